@@ -16,9 +16,12 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Final
 
 from starlette.applications import Starlette
+from starlette.datastructures import MutableHeaders
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app import logs
 from app.archived.asking import DEADLINE, Answered, Asked
@@ -42,7 +45,8 @@ _ATTEMPTS_MAX: Final = 3
 _ENDS_MAX: Final = 1_000
 # Between looks at the token's file.
 _TOKEN_S: Final = 1.0
-_CACHING: Final = "max-age=86400, immutable, private"
+# Who asks has to have the token, and a page loses what is deleted later: a cache asks about it each time.
+_REVALIDATED: Final = "private, no-cache"
 
 
 class History:
@@ -72,7 +76,7 @@ class History:
             Route("/healthz", self._health),
             Route("/metrics", self._metrics),
         ]
-        return Starlette(routes=routes, lifespan=self._lifespan)
+        return Starlette(routes=routes, middleware=[Middleware(_Unkept)], lifespan=self._lifespan)
 
     @asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
@@ -109,14 +113,12 @@ class History:
 
     def _respond(self, request: Request, asked: Asked, found: Answered) -> Response:
         body, headers = found.body(asked), found.headers()
-        # What a limit or the range itself ended stays as it is; what the archive's end cut grows.
+        # What the archive's end cut grows: it is not kept.
         if found.more or found.covered >= asked.high:
             tag = f'"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
-            headers |= {"etag": tag, "cache-control": _CACHING}
+            headers |= {"etag": tag, "cache-control": _REVALIDATED}
             if request.headers.get("if-none-match") == tag:
                 return Response(status_code=304, headers=headers)
-        else:
-            headers["cache-control"] = "no-store"
         self.metrics.entries.inc(found.number)
         return Response(body, media_type="application/json", headers=headers)
 
@@ -234,6 +236,21 @@ class History:
 
     async def _metrics(self, request: Request) -> Response:
         return Response(self.metrics.text(), media_type="text/plain; version=0.0.4")
+
+
+class _Unkept:
+    """No cache keeps an answer that does not say otherwise, whichever it is."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def say(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).setdefault("cache-control", "no-store")
+            await send(message)
+
+        await self._app(scope, receive, say)
 
 
 def _deadline_s(request: Request) -> float:

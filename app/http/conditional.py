@@ -10,7 +10,8 @@ from typing import Final
 from app.http.middleware.codings import uncoded
 from app.http.responses import Response
 
-# Kept by the cache of the client, which asks about it each time; no cache in between has what a token allows.
+# Kept by the cache of the client, which asks about it each time: it does not know who reads it, nor whether a
+# stream is still the one that it was. No cache in between has what a token allows.
 _PRIVATE: Final = (b"cache-control", b"private, no-cache")
 # For answers that no caller gets differently.
 _PUBLIC: Final = (b"cache-control", b"no-cache")
@@ -33,23 +34,16 @@ def _held(condition: bytes, tag: bytes) -> bytes | None:
 
 
 def revalidate(
-    headers: Mapping[bytes, bytes],
-    response: Response,
-    tag: bytes,
-    *,
-    is_public: bool = False,
-    cache: bytes | None = None,
+    headers: Mapping[bytes, bytes], response: Response, tag: bytes, *, is_public: bool = False
 ) -> Response:
     """The response to a request with these headers: with its tag, in quotation marks, and 304 without a body
     where If-None-Match has it or is `*`.
 
     Tags are compared weakly (RFC 9110, 13.1.2). The tag of 304 is the one that the client has.
-    `cache` says how long it may be kept unasked.
     """
     condition = headers.get(b"if-none-match")
     held = None if condition is None else _held(condition, tag)
-    kept = _PUBLIC if is_public else _PRIVATE
-    response.raw_headers += [kept if cache is None else (kept[0], cache), (b"etag", held or tag)]
+    response.raw_headers += [_PUBLIC if is_public else _PRIVATE, (b"etag", held or tag)]
     if held is not None:
         response.status_code, response.body = 304, b""
         # Its length would be taken for that of the representation that the client has.

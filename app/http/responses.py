@@ -80,8 +80,6 @@ def location(*segments: str) -> Header:
 class Response(responses.Response):
     """A whole response, made without Starlette's header handling, which costs more than the rest."""
 
-    # The entity tag, where the operation knows one; see `Options.conditional`.
-    tag: bytes | None = None
     # The code of the refusal in it, which is counted.
     code: str = ""
     # Called if the client has left before the response could be written.

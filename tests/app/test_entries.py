@@ -103,12 +103,12 @@ async def test_a_gap_names_what_there_is_in_the_head_too(five: httpx.AsyncClient
 @pytest.mark.parametrize(
     ("held", "status"),
     [
-        ('"3-0"', 304),
-        ('W/"3-0"', 304),
-        ('"2-0", "3-0"', 304),
+        ("{own}", 304),
+        ("W/{own}", 304),
+        ("{other}, {own}", 304),
         ("*", 304),
-        ('"2-0"', 200),
-        ('"3-1"', 200),
+        ("{other}", 200),
+        ('"3-0"', 200),
         ("3-0", 200),
     ],
 )
@@ -116,8 +116,10 @@ async def test_an_entry_that_is_held_is_not_sent_again(
     five: httpx.AsyncClient, held: str, status: int
 ) -> None:
     """304 with the tag and without a body (RFC 9110, 13.1.2); a neighbour's tag is another one."""
+    own, other = [(await five.get(f"{ENTRIES}/{number}-0")).headers["etag"] for number in (3, 2)]
+    held = held.format(own=own, other=other)
     answer = await five.get(f"{ENTRIES}/3-0", headers={"if-none-match": held})
-    assert (answer.status_code, answer.headers["etag"]) == (status, '"3-0"')
+    assert (answer.status_code, answer.headers["etag"]) == (status, own)
     assert answer.headers["cache-control"] == "private, no-cache"
     assert bool(answer.content) == (status == 200)
     assert ("content-length" in answer.headers) == (status == 200)
@@ -126,6 +128,8 @@ async def test_an_entry_that_is_held_is_not_sent_again(
 async def test_a_missing_entry_is_never_held(five: httpx.AsyncClient) -> None:
     """404 before any condition; an ID without a sequence has the tag of the whole ID."""
     assert (await five.get(f"{ENTRIES}/6-0", headers={"if-none-match": "*"})).status_code == 404
+    tag = (await five.get(f"{ENTRIES}/3-0")).headers["etag"]
     await five.delete(f"{ENTRIES}/3-0")
-    assert (await five.get(f"{ENTRIES}/3-0", headers={"if-none-match": '"3-0"'})).status_code == 404
-    assert (await five.get(f"{ENTRIES}/4")).headers["etag"] == '"4-0"'
+    assert (await five.get(f"{ENTRIES}/3-0", headers={"if-none-match": tag})).status_code == 404
+    tags = [(await five.get(f"{ENTRIES}/{text}")).headers["etag"] for text in ("4", "4-0")]
+    assert tags[0] == tags[1]

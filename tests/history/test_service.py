@@ -8,16 +8,20 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import httpx
 import pytest
 from deltalake import DeltaTable, Field
 from deltalake.schema import PrimitiveType
+from starlette.routing import Route
 
 from app.archived.asking import Answered
-from engine import ids
+from app.history.service import History
+from engine import SystemClock, ids
 from pyspark_weir.ids import parse
 from pyspark_weir.table import deletions
 from pyspark_weir.table.compaction import CompactionRules, compact
 from pyspark_weir.table.ranges import StreamKey
+from tests.caching import is_asked_about
 from tests.history.served import Answer, Served
 from tests.spark.archive_tables import GATEWAY, GENERATION, Maker
 
@@ -32,7 +36,7 @@ def test_a_page_is_the_gateways_and_says_from_where_it_is(maker: Maker, serve: S
     assert (page.status, page.ids) == (200, ["1-0", "2-0"])
     assert (page.json["next"], page.json["more"]) == ("2-0", True)
     assert page.headers["weir-source"] == "history"
-    assert page.headers["cache-control"] == "max-age=86400, immutable, private"
+    assert page.headers["cache-control"] == "private, no-cache"
     again = served.page("a/b c", GENERATION, {"if_none_match": page.headers["etag"]}, after="0-0", count=2)
     assert (again.status, again.body) == (304, b"")
     rest = served.page("a/b c", GENERATION, after="2-0")
@@ -195,6 +199,38 @@ def test_what_it_does_not_understand_it_refuses(
     refused = serve().start().page("orders", GENERATION, None, **query)
     assert (refused.json["code"], refused.headers["content-type"]) == (code, "application/problem+json")
     assert maker.table.version >= 0
+
+
+async def test_no_cache_shows_an_answer_unasked(maker: Maker) -> None:
+    """Of no path, with the token or without; a page that is asked about has nothing that was deleted."""
+    maker.batch({"orders": ["1-0", "2-0", "3-0"]})
+    history = History(maker.root, SystemClock(), lambda: "secret", 1 << 20)
+    app = history.app()
+    query = f"generation={GENERATION}&end=2-0"
+    paths = [
+        route.path.replace("{stream:path}", "orders") for route in app.routes if isinstance(route, Route)
+    ]
+    paths.append("/none")
+    page = f"/v1/streams/orders/entries?{query}"
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://history") as http:
+        allowed = {"authorization": "Bearer secret"}
+        for method in ("GET", "HEAD", "POST"):
+            for path in paths:
+                for headers in ({}, allowed):
+                    answer = await http.request(method, f"{path}?{query}", headers=headers)
+                    assert is_asked_about(answer.headers), (method, path, answer.status_code)
+        before = await http.get(page, headers=allowed)
+        held = {"if-none-match": before.headers["etag"]}
+        assert (await http.get(page, headers={**allowed, **held})).status_code == 304
+        assert (await http.get(page, headers=held)).status_code == 401
+        key, gone = StreamKey(GATEWAY, "orders", GENERATION), parse("1-0")
+        deletions.record(maker.root, {key: gone}, {key: [gone]})
+        maker.batch({"orders": ["4-0"]})
+        await history.archive.refresh()
+        after = await http.get(page, headers={**allowed, **held})
+        assert [one["id"] for one in after.json()["entries"]] == ["2-0"]
+    history.archive.close()
+    history.cache.close()
 
 
 def test_new_batches_and_deletions_are_seen_and_compacted_files_are_not_needed(

@@ -454,7 +454,7 @@ def _forwards(run: Entries) -> Entries:
     fast=True,
 )
 async def get_entry(request: RequestParameter, stream: StreamName, id: EntryId) -> PreparedRead:  # noqa: A002 - as in the path
-    """Read one entry. Its entity tag is its ID."""
+    """Read one entry."""
     media.check_accepts_json(request.headers.get(b"accept", b""))
     return PreparedRead([XRange(stream=stream, start=id, end=id)], partial(_entry, id))
 
@@ -462,10 +462,7 @@ async def get_entry(request: RequestParameter, stream: StreamName, id: EntryId) 
 def _entry(entry_id: int, entry: Reply) -> Response:
     if not isinstance(entry, Entries) or not entry.count:
         raise _missing(entry_id)
-    response = Response(200, entry.json())
-    # An entry never changes: its ID is its tag.
-    response.tag = b'"%b"' % ids.format(entry_id).encode()
-    return response
+    return Response(200, entry.json())
 
 
 # ---- deleting

@@ -25,8 +25,6 @@ from engine.replies import DurableInfo, Entries, StreamsRead
 
 # Larger pages are made in a thread: this takes up to 5 ms.
 _INLINE_BYTES_MAX: Final = 256 << 10
-# A page of it stays as it is; what a cache has of the end of a stream it asks about.
-_KEPT: Final = b"private, max-age=60, stale-while-revalidate=300"
 NO_STORE: Final = (b"cache-control", b"no-store")
 UP_TO_DATE: Final = (b"stream-up-to-date", b"true")
 CLOSED: Final = (b"stream-closed", b"true")
@@ -200,12 +198,14 @@ async def _respond(page: _Page, others: list[Header] | None) -> Response:
 
 
 def _tagged(request: Request, response: Response, page: _Page) -> Response:
-    """The page with its tag; 304 where the client has it. One that ends before the stream stays as it is."""
+    """The page with its tag, which names the stream by its generation; 304 where the client has it. A cache
+    asks each time: whose page it has, and whether the stream is still that one, it cannot know.
+    """
     end = b":c" if page.has_ended else b""
     places = b":".join([offsets.write(page.after), offsets.write(page.last_id)])
     # No entry comes to be between two others, so their number tells what was deleted.
     tag = b'"%b:%b:%d%b"' % (page.stream.generation.encode(), places, page.entries.count, end)
-    return revalidate(request.headers, response, tag, cache=_KEPT if not page.is_last or end else None)
+    return revalidate(request.headers, response, tag)
 
 
 async def _follow(request: Request, stream: str, wanted: Query) -> Response:

@@ -312,7 +312,7 @@ class Operation(Route):
         if not isinstance(result, Response):
             result = Response(self.status_code, result.__pydantic_serializer__.to_json(result))
         if self._is_conditional:
-            return revalidate(headers, result, result.tag or tag_of(result.body))
+            return revalidate(headers, result, tag_of(result.body))
         return result
 
 

@@ -333,8 +333,8 @@ export interface paths {
             readonly cookie?: never;
         };
         /**
-         * Read one entry. Its entity tag is its ID.
-         * @description Read one entry. Its entity tag is its ID.
+         * Read one entry.
+         * @description Read one entry.
          */
         readonly get: operations["getEntry"];
         readonly put?: never;
