@@ -63,15 +63,18 @@ class Holder:
 
 
 class Reader(Holder):
-    """A peer that takes an answer from this transport."""
+    """A peer that takes an answer from this transport, in which not all of it needs to be: of what is written
+    in slices all is in memory until the last one.
+    """
 
-    __slots__ = ("_transport",)
+    __slots__ = ("_transport", "sliced_bytes")
 
     def __init__(self, transport: asyncio.WriteTransport) -> None:
         self._transport = transport
+        self.sliced_bytes = 0
 
     def waiting(self) -> int:
-        return self._transport.get_write_buffer_size()
+        return self.sliced_bytes + self._transport.get_write_buffer_size()
 
     def moved(self) -> int:
         return taken_bytes(self._transport)
@@ -183,6 +186,11 @@ class Reservation:
         """Note how much of a body has arrived."""
         if isinstance(self._holder, Sender):
             self._holder.received_bytes = size
+
+    def note_sliced(self, size: int) -> None:
+        """Note that this much is being written in slices, or, with 0, that the last one is written."""
+        if isinstance(self._holder, Reader):
+            self._holder.sliced_bytes = size
 
     def release(self) -> None:
         """Hold nothing."""

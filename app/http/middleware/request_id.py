@@ -7,7 +7,7 @@ Must never know: routes, commands.
 
 import os
 import re
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from datetime import UTC, datetime
 from functools import lru_cache
 from itertools import count
@@ -18,6 +18,7 @@ from app.errors import RefusalError, to_refusal
 from app.gateway import Gateway, Phase, Receive
 from app.http.responses import (
     CODE_STATE,
+    OUTPUT_STATE,
     ROUTE_STATE,
     WAITED_STATE,
     WRITE_EXTENSION,
@@ -28,7 +29,7 @@ from app.http.responses import (
     refuse,
     release,
 )
-from app.live.budgets import FREE_BYTES
+from app.live.budgets import FREE_BYTES, Reservation
 from app.metrics.counters import TIMES_MAX
 from engine import EngineError
 
@@ -70,7 +71,7 @@ class RequestIds:
         request_id = self._request_id(scope)
         scope.setdefault("state", {})["request_id"] = request_id
         write = scope.get("extensions", {}).get(WRITE_EXTENSION)
-        sending = _Sending(send, write, request_id, self._gateway)
+        sending = _Sending(send, write, scope["state"], self._gateway)
         if write is not None:
             scope["state"][WRITE_STATE] = sending.write
         began_s = self._gateway.clock.monotonic()
@@ -178,14 +179,18 @@ class RequestIds:
 class _Sending:
     """Adds the headers to the answer's head; knows afterwards what was sent."""
 
-    __slots__ = ("_gateway", "_request_id", "_send", "_write", "bytes", "status")
+    __slots__ = ("_gateway", "_send", "_state", "_write", "bytes", "status")
 
     def __init__(
-        self, send: Send, write: Callable[[bytes], bool] | None, request_id: str, gateway: Gateway
+        self,
+        send: Send,
+        write: Callable[[bytes], bool] | None,
+        state: Mapping[str, Any],
+        gateway: Gateway,
     ) -> None:
         self._send = send
         self._write = write
-        self._request_id = request_id
+        self._state = state
         self._gateway = gateway
         self.status = 0
         self.bytes = 0
@@ -214,14 +219,19 @@ class _Sending:
         the client has taken most of the one before.
         """
         view = memoryview(body)
+        held: Reservation | None = self._state.get(OUTPUT_STATE)
+        if held is not None:
+            held.note_sliced(len(body))
         for at in range(0, len(body), FREE_BYTES):
             end = at + FREE_BYTES
             piece = bytes(view[at:end])
             await self._send({"type": _BODY, "body": piece, "more_body": more or end < len(body)})
+        if held is not None:
+            held.note_sliced(0)
 
     def _headers(self, headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
         given = {name for name, _ in headers}
-        headers.append((b"weir-request-id", self._request_id.encode()))
+        headers.append((b"weir-request-id", self._state["request_id"].encode()))
         headers += [header for header in SAFETY if header[0] not in given]
         if self._gateway.phase is Phase.DRAINING and b"connection" not in given:
             headers.append((b"connection", b"close"))
