@@ -3,9 +3,9 @@
 Knows: their names and units. Must never know: who enforces them.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 import msgspec
 
@@ -14,22 +14,70 @@ from engine import SLOW_TURN_S
 from engine.commands import (
     BoundedRead,
     Command,
+    DescribeSchedule,
+    ListSchedules,
     ListStreams,
+    Plan,
+    StreamInfos,
     XAutoClaim,
     XClaim,
     XInfoStream,
+    XInfoStreamFull,
     XPendingRange,
     XRange,
 )
 from engine.errors import EngineError
-from engine.replies import AutoClaimed, Claimed, Entries, GroupRead, Reply, StreamsRead, by_type
+from engine.replies import (
+    Archived,
+    AutoClaimed,
+    Claimed,
+    Dumped,
+    Entries,
+    GroupRead,
+    Listing,
+    Measured,
+    MetadataPage,
+    PendingList,
+    PendingSummary,
+    Planned,
+    Reply,
+    ScheduleInfo,
+    SchedulePage,
+    StreamDetail,
+    StreamInfo,
+    StreamPage,
+    StreamsRead,
+    by_type,
+)
 
 # Maximum words of a command besides fields, streams and IDs.
 _OPTIONS_MAX: Final = 64
 # A row of a list that has no entries: names of 512 bytes, written with escapes.
 _ROW_BYTES_MAX: Final = 4 << 10
+# What a row takes beside its names, and an ID with its quotes.
+_ROW_BYTES: Final = 200
+_ID_BYTES: Final = 44
+_NAMES: Final = ("name", "dead_letter_stream")
 # Turns that SLOWLOG remembers: as Redis's slowlog-max-len by default.
 SLOW_TURNS_MAX: Final = 128
+
+
+class _Row(NamedTuple):
+    """Rows of a reply: the field of its command that bounds their number, and the entries in each."""
+
+    number: str
+    entries: int
+
+
+# A command without the field has one row: a stream with its first and its last entry, or a schedule.
+_ROWS: Final[Mapping[type[Command], _Row]] = {
+    DescribeSchedule: _Row("", 1),
+    ListSchedules: _Row("limit", 1),
+    ListStreams: _Row("limit", 0),
+    StreamInfos: _Row("limit", 2),
+    XInfoStream: _Row("", 2),
+    XPendingRange: _Row("count", 0),
+}
 
 
 class EntryLimits(msgspec.Struct, frozen=True):
@@ -110,13 +158,15 @@ class CommandLimits(msgspec.Struct, frozen=True, kw_only=True):
 
     def _bound(self, command: Command) -> int:
         most, row_bytes, rows = self.answer_bytes_max, self.entry_bytes_max, None
-        if isinstance(command, XInfoStream):
-            # Its first and its last entry.
-            return min(most, 2 * row_bytes)
-        if isinstance(command, XPendingRange):
-            rows, row_bytes = command.count, _ROW_BYTES_MAX
-        elif isinstance(command, ListStreams):
-            rows, row_bytes = command.limit, _ROW_BYTES_MAX
+        if isinstance(command, XInfoStreamFull):
+            # Its entries, and as much again for groups, consumers and what is pending.
+            return 2 * most
+        if isinstance(command, Plan):
+            # It knows no limit of bytes.
+            return len(command.streams) * (_ROW_BYTES_MAX + command.parts * _ID_BYTES)
+        row = _ROWS.get(type(command))
+        if row is not None:
+            rows, row_bytes = getattr(command, row.number, 1), _ROW_BYTES_MAX + row.entries * row_bytes
         elif isinstance(command, XRange | BoundedRead | XAutoClaim | XClaim):
             most = min(most, command.bytes_max or most)
             rows = len(command.named_ids()) if isinstance(command, XClaim) else command.count
@@ -162,7 +212,7 @@ def _redis_config(settings: Settings) -> list[tuple[str, int | str]]:
 
 
 def text_bytes(reply: Reply | EngineError) -> int:
-    """The size of the stored text in a reply, in bytes; 0 without entries."""
+    """About how many bytes a reply takes, by the text in it; 0 for those that are always short."""
     size = by_type(TEXT_SIZES, reply)
     return 0 if size is None else size(reply)
 
@@ -181,7 +231,49 @@ def _count_in_claim(reply: Any) -> int:  # noqa: ANN401 - one of two types
     return len(reply.entries) if reply.entries and reply.entries[0].text is not None else 0
 
 
+def _pending_bytes(rows: Iterable[Any]) -> int:
+    return sum([len(row.consumer or "") + _ROW_BYTES for row in rows])
+
+
+def _named_bytes(rows: Iterable[Any]) -> int:
+    return sum([len(row.name) + _ROW_BYTES for row in rows])
+
+
+def _list_bytes(rows: Sequence[Any]) -> int:
+    """Of groups, consumers, or what was found of a group on each stream."""
+    names = [name for row in rows for field in _NAMES if (name := getattr(row, field, None)) is not None]
+    return _ROW_BYTES * len(rows) + sum(map(len, names))
+
+
+def _detail_bytes(detail: Any) -> int:  # noqa: ANN401 - as the table has it
+    size: int = detail.stream.entries_bytes + text_bytes(detail.entries)
+    for group in detail.groups:
+        rows = len(group.pending) + sum([len(consumer.pending) for consumer in group.consumers])
+        size += _ROW_BYTES * (1 + rows) + _named_bytes(group.consumers)
+    return size
+
+
 TEXT_SIZES: Final[Mapping[type, Callable[[Any], int]]] = {
+    Archived: lambda reply: _ID_BYTES * len(reply.deleted),
+    Dumped: lambda reply: len(reply.text),
+    Listing: lambda reply: sum(map(len, reply.names)),
+    Measured: lambda reply: (
+        _named_bytes(reply.streams) + sum([_named_bytes(stream.groups) for stream in reply.streams])
+    ),
+    MetadataPage: lambda reply: sum([len(name) + len(value) for name, value in reply.values]),
+    PendingList: lambda reply: _pending_bytes(reply.entries),
+    PendingSummary: lambda reply: sum([len(name) + _ROW_BYTES for name, _ in reply.consumers]),
+    Planned: lambda reply: sum(
+        [len(one.stream) + _ROW_BYTES + _ID_BYTES * len(one.cuts) for one in reply.streams]
+    ),
+    ScheduleInfo: lambda reply: len(reply.body),
+    SchedulePage: lambda reply: _named_bytes(reply.schedules) + sum(map(text_bytes, reply.schedules)),
+    StreamDetail: _detail_bytes,
+    StreamInfo: lambda reply: reply.entries_bytes,
+    StreamPage: lambda reply: sum(
+        [len(name) + _ROW_BYTES + info.entries_bytes for name, info in reply.streams]
+    ),
+    list: _list_bytes,
     Entries: lambda reply: sum(map(len, reply.parts)),
     StreamsRead: lambda reply: sum(len(part) for read in reply.streams for part in read.entries.parts),
     GroupRead: lambda reply: sum(

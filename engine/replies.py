@@ -329,6 +329,11 @@ class StreamInfo(msgspec.Struct, frozen=True):
     media: str | None
     forked_from: str | None
 
+    @property
+    def entries_bytes(self) -> int:
+        """The bytes of its first and last entry, by which a list of streams is long."""
+        return len(self.first_entry or b"") + len(self.last_entry or b"")
+
 
 class GroupMeasure(NamedTuple):
     """A group's figures. `lag` is None where it is unknown.

@@ -236,8 +236,17 @@ def _matching(request: Request, pattern: Glob, named: Collection[str], names: Se
 
 
 async def _plan(request: Request, command: Plan) -> Planned:
-    """The plan. One of many streams is made a few at a time, with others' turns between: counted first, so
-    that all of them share the budget.
+    """The plan, for which memory is held from before it is made."""
+    request.reserve_for(command)
+    planned = await _in_turns(request, command)
+    request.note_run((planned,))
+    request.note_arrived(planned)
+    return planned
+
+
+async def _in_turns(request: Request, command: Plan) -> Planned:
+    """One of many streams is made a few at a time, with others' turns between: counted first, so that all of
+    them share the budget.
     """
     size = max(1, STREAMS_PER_TURN * _CUTS_PER_COUNT // (_CUTS_PER_COUNT - 1 + command.parts))
     pieces = [command.streams[at : at + size] for at in range(0, len(command.streams), size)]
@@ -258,7 +267,7 @@ async def _plan(request: Request, command: Plan) -> Planned:
 
 async def _turn(request: Request, command: Plan) -> Planned:
     await asyncio.sleep(0)
-    reply = await request.execute(command)
+    reply = await ask_one(request.engine, Call((command,), origin=request.request_id, caller=request.caller))
     assert isinstance(reply, Planned), "a plan answers what is planned"
     return reply
 

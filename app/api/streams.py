@@ -287,7 +287,7 @@ async def get_stream(
     bytes_max = request.gateway.settings.answer_bytes_max
     first = XRange(stream=stream, start=ids.ID_MIN, end=ids.ID_MAX, count=count, bytes_max=bytes_max)
     return PreparedRead(
-        [XInfoStreamFull(stream=stream, count=count), first],
+        [XInfoStreamFull(stream=stream, count=count, bytes_max=bytes_max), first],
         lambda found, entries: Response(200, _details(stream, found, entries)),
     )
 

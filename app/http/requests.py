@@ -493,6 +493,14 @@ class Request(Work):
         elif size > FREE_BYTES:
             state[OUTPUT_STATE] = self.gateway.limits.budgets.output.reserve(self.caller, size, self._reader)
 
+    def hold_answer(self, size: int) -> None:
+        """Hold an answer that is made and for which nothing was reserved, beyond the limit too: where all of
+        them take more than that, its connection may be closed.
+        """
+        state = self.scope["state"]
+        if size > FREE_BYTES and OUTPUT_STATE not in state:
+            state[OUTPUT_STATE] = self.gateway.limits.budgets.output.hold(self.caller, size, self._reader)
+
     def reserve_some(self, size: int) -> int:
         """Hold as much of this as there is room for, for the next piece of an answer that is as long as it
         may be, and return how many bytes the piece may have. Never refused: each connection has some bytes.

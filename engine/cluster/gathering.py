@@ -55,6 +55,7 @@ from engine.commands import (
     XRead,
     XReadGroup,
 )
+from engine.commands.managing import INFOS_BYTES_MAX
 from engine.commands.reading import Budget, goes_on_after
 from engine.errors import EngineError
 from engine.generations import Generations, Identity, gap_of
@@ -91,6 +92,8 @@ _GLOB: Final = re.compile(r"([\\*?\[\]])")
 _INFOS_MAX: Final = 1_000
 # Names that are tried at once: making the requests holds the loop up.
 _TRIED_AT_ONCE: Final = 100
+# Streams that are described at once, each with two entries.
+_DESCRIBED_AT_ONCE: Final = 16
 
 C = TypeVar("C", bound=Command)
 
@@ -485,9 +488,18 @@ async def _db_size(backend: Backend, command: DbSize) -> Reply:
 @gathers(StreamInfos)
 async def _infos(backend: Backend, command: StreamInfos) -> Reply:
     page, following = await _page(backend, command.prefix, command.after, min(command.limit, _INFOS_MAX))
-    looked = await _each(backend, [words.describe_stream(name, is_use=False) for name in page])
-    rows = [(name, info) for name, info in zip(page, looked, strict=True) if not _is_gone(info)]
-    _all([info for _, info in rows])
+    rows: list[tuple[str, StreamInfo]] = []
+    size = 0
+    for start in range(0, len(page), _DESCRIBED_AT_ONCE):
+        some = page[start : start + _DESCRIBED_AT_ONCE]
+        looked = await _each(backend, [words.describe_stream(name, is_use=False) for name in some])
+        there = [row for row in zip(some, looked, strict=True) if not _is_gone(row[1])]
+        _all([info for _, info in there])
+        for name, info in there:
+            size += info.entries_bytes
+            if rows and size > INFOS_BYTES_MAX:
+                return StreamPage(rows, rows[-1][0])
+            rows.append((name, info))
     return StreamPage(rows, following)
 
 

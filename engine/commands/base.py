@@ -46,7 +46,7 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
     looks_up: ClassVar[bool] = True
     # Whether it takes entries for which others may be waiting: then it runs behind them.
     queues: ClassVar[bool] = False
-    # Whether the reply grows with what is stored.
+    # Whether the reply grows with what is stored, so that its connection has to hold memory for it first.
     long_reply: ClassVar[bool] = False
     # Whether a transaction ends behind it, with nothing changed, if it answers False.
     guards: ClassVar[bool] = False

@@ -192,7 +192,7 @@ def xinfo_stream_full(turn: Turn, command: types.XInfoStreamFull) -> StreamDetai
     key = turn.key(command.stream)
     return StreamDetail(
         stream=stream_info(turn.keyspace, command.stream),
-        entries=key.stream.range(0, ids.ID_MAX, count=command.count),
+        entries=key.stream.range(0, ids.ID_MAX, count=command.count, bytes_max=command.bytes_max),
         groups=[_group_detail(key, name, group, command.count) for name, group in sorted(key.groups.items())],
     )
 

@@ -44,11 +44,14 @@ from engine.replies import (
     Published,
     Republished,
     StoredRun,
+    StreamInfo,
     StreamPage,
 )
 
 # Streams described in one page: each takes up to 10 µs.
 _INFOS_MAX: Final = 1_000
+# The bytes of the first and last entries that they bring.
+INFOS_BYTES_MAX: Final = 8 << 20
 # What a publication into many streams may take, as estimated: it is one turn. There is room for 1,000 streams
 # with 10,000 entries, and for 1,500 with an entry each.
 PUBLISH_WORK_US_MAX: Final = 18_000
@@ -103,9 +106,15 @@ def _describe(turn: Turn, stream: str, key: Key, retention: Retention, archived_
 def stream_infos(turn: Turn, command: weir_commands.StreamInfos) -> StreamPage:
     most = min(command.limit, _INFOS_MAX)
     names = unexpired_names(turn, command.prefix, command.after, most + 1)
-    page = names[:most]
-    infos = [(name, stream_info(turn.keyspace, name)) for name in page]
-    return StreamPage(infos, page[-1] if len(names) > len(page) else None)
+    page: list[tuple[str, StreamInfo]] = []
+    size = 0
+    for name in names[:most]:
+        info = stream_info(turn.keyspace, name)
+        size += info.entries_bytes
+        if page and size > INFOS_BYTES_MAX:
+            break
+        page.append((name, info))
+    return StreamPage(page, page[-1][0] if len(names) > len(page) else None)
 
 
 # --- groups ---------------------------------------------------------------------------------------------

@@ -91,6 +91,7 @@ class DescribeSchedule(StreamCommand, frozen=True, kw_only=True):
     """Reply: `ScheduleInfo`."""
 
     changes: ClassVar[bool] = False
+    long_reply: ClassVar[bool] = True
 
     name: str
 
@@ -101,6 +102,7 @@ class ListSchedules(StreamCommand, frozen=True, kw_only=True):
     """
 
     changes: ClassVar[bool] = False
+    long_reply: ClassVar[bool] = True
 
     by_name: bool = False
     after: tuple[int, str] = (0, "")

@@ -168,7 +168,7 @@ def list_schedules(turn: Turn, command: ListSchedules) -> SchedulePage:
     page: list[ScheduleInfo] = []
     size = 0
     for name, schedule in found[:most]:
-        size += len(schedule.text)
+        size += len(name) + len(schedule.text) + len(schedule.rule)
         if page and size > PAGE_BYTES_MAX:
             break
         page.append(_info(name, schedule))

@@ -140,7 +140,7 @@ class XLen(StreamCommand, frozen=True, kw_only=True):
 class XRange(StreamCommand, frozen=True, kw_only=True):
     """`start` and `end` inclusive, `start` the lower one also in reverse. Reply: `Entries`.
 
-    `count` None is all; 0 answers None on an existing stream (Redis's null array). `bytes_max` bounds the
+    `count` None is all; 0 answers None on an existing stream (Redis's null array). `bytes_max` the text
     text, at least one entry is given. `up_to_damage` is for readers who see that there are more: of a range
     that leads into a part that the disk does not give, they get what is before it.
     """
@@ -499,12 +499,15 @@ class XInfoStream(StreamCommand, frozen=True, kw_only=True):
 
 
 class XInfoStreamFull(StreamCommand, frozen=True, kw_only=True):
-    """Reply: `StreamDetail`. `count` bounds entries and each pending list, None is all."""
+    """Reply: `StreamDetail`. `count` bounds entries and each pending list, None is all; `bytes_max` the text
+    of the entries, but over a backend, whose server knows no such bound.
+    """
 
     changes: ClassVar[bool] = False
     long_reply: ClassVar[bool] = True
 
     count: int | None = 10
+    bytes_max: int | None = None
 
     def work_us(self, keyspace: Keyspace) -> int:
         key, took_us = keyspace.find(self.stream), 0

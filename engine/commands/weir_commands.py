@@ -91,9 +91,10 @@ class Close(StreamCommand, frozen=True, kw_only=True):
 
 
 class StreamInfos(Command, frozen=True, kw_only=True):
-    """Reply: `StreamPage`, by name, at most `limit`."""
+    """Reply: `StreamPage`, by name, at most `limit` and 8 MiB."""
 
     changes: ClassVar[bool] = False
+    long_reply: ClassVar[bool] = True
 
     prefix: str = ""
     after: str | None = None
@@ -108,6 +109,7 @@ class MeasureStreams(Command, frozen=True, kw_only=True):
 
     changes: ClassVar[bool] = False
     touches: ClassVar[bool] = False
+    long_reply: ClassVar[bool] = True
 
     streams: Sequence[str]
     groups_max: int
@@ -150,6 +152,7 @@ class DescribeArchived(StreamCommand, frozen=True, kw_only=True):
     """
 
     changes: ClassVar[bool] = False
+    long_reply: ClassVar[bool] = True
 
     low: int
     high: int
@@ -317,6 +320,7 @@ class Plan(BlockingCommand, frozen=True, kw_only=True):
     """
 
     changes: ClassVar[bool] = False
+    long_reply: ClassVar[bool] = True
 
     streams: Sequence[tuple[str, int]]
     ends: Mapping[str, int] = {}
@@ -347,6 +351,7 @@ class ListMetadata(Command, frozen=True, kw_only=True):
     """Reply: `MetadataPage`, the values whose names begin with `prefix`, by name."""
 
     changes: ClassVar[bool] = False
+    long_reply: ClassVar[bool] = True
 
     prefix: str = ""
 

@@ -190,3 +190,37 @@ async def test_readers_of_small_entries_do_not_keep_each_other_out(tmp_path: Pat
         for _, writer in links:
             writer.close()
         assert metric(server, 'weir_buffer_refused_total{pool="output"}') == 0
+
+
+LISTS: Final = ("b/schedules?limit=1000", "b/schedules?limit=4", "?limit=1000")
+
+
+@pytest.mark.parametrize("path", LISTS)
+def test_lists_that_are_not_taken_have_a_limit_too(tmp_path: Path, path: str) -> None:
+    """With as little memory as the pool can have: what is in it is all that the process grows by, beside the
+    list that is being made.
+    """
+    entry = {"fields": {"a": "x" * 900_000}}
+    asked = (
+        f"GET /v1/streams{'' if path[0] == '?' else '/'}{path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+    )
+    words = ("--set", f"memory_bytes_max={256 * MIB}", "--fsync", "no")
+    with Server(tmp_path / "data", *words) as server, httpx.Client(base_url=server.url) as innocent:
+        for number in range(10):
+            later = {"in_ms": 3_600_000, "entry": entry}
+            innocent.put(f"/v1/streams/b/schedules/s{number}", json=later).raise_for_status()
+            innocent.post(f"/v1/streams/a{number}/entries", json=entry).raise_for_status()
+        innocent.get(asked.split()[1].decode()).raise_for_status()
+        before, statuses, highest = resident_bytes(server), set[int](), 0
+        with ExitStack() as stack:
+            for _ in range(2 * CLIENTS):
+                client = stack.enter_context(socket.socket())
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16 << 10)
+                client.connect(("127.0.0.1", server.port))
+                client.sendall(3 * asked)
+                answer = innocent.post("/v1/streams/other/entries", json={"fields": {"n": "1"}})
+                statuses.add(answer.status_code)
+                assert metric(server, 'weir_buffer_bytes{pool="output"}') <= 32 * MIB
+                highest = max(highest, resident_bytes(server))
+        assert statuses == {201}
+        assert highest - before <= 2 * CLIENTS * (64 << 10) + 8 * MIB + 3 * 8 * MIB

@@ -203,6 +203,9 @@ class Operation(Route):
                 response = cast("Response", await forward(self.label, request))
             else:
                 response = await self.handler(request, verdict)
+            # What everybody may read is made once, for all.
+            if self.rule is not Access.OPEN:
+                request.hold_answer(len(response.body))
             if request.meter is not None:
                 response = _counted(request.meter, response)
         except ClientLeftError:

@@ -1,0 +1,465 @@
+"""Every command whose reply may be long says so, and holds as much before it runs as the reply may take.
+
+Each command runs in an engine that is filled until the command's reply is as long as it can be. A command
+that is not here fails, unless its function answers nothing but a number, a word or nothing.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from typing import Any, Final, get_args, get_type_hints
+
+import msgspec
+import pytest
+
+from app.limits import CommandLimits, text_bytes
+from app.live.budgets import BODY_COPIES, FREE_BYTES
+from app.settings import Settings
+from engine import commands, entries, ids
+from engine.commands import Command, Cursor, ProducerBatch, Refs, Trim
+from engine.commands.dead_letters import LETTER_FIELDS
+from engine.commands.redriving import TURN_LOOKS_MAX, TURN_REDRIVEN_MAX
+from engine.commands.registry import RUN
+from engine.commands.scheduling import LATER_MAX
+from engine.commands.turn import Blocked, Unfinished
+from engine.recurrence import Rule
+from tests.engine.house import House
+
+SETTINGS: Final = Settings()
+LIMITS: Final = CommandLimits.of(SETTINGS)
+MIB: Final = 1 << 20
+S: Final = "s"
+# As long as a name may be, and of characters that JSON writes with an escape.
+NAME: Final = '"' * 500
+LONG: Final = entries.body([("a", "x" * (SETTINGS.entry_bytes_max - 100))])
+SHORT: Final = entries.body([("a", "1")])
+# The entries that fill an answer exactly where there are as many as it may have.
+USUAL: Final = entries.body([("a", "x" * (LIMITS.answer_bytes_max // LIMITS.rows_max - 60))])
+IN_AN_HOUR: Final = Rule(in_ms=3_600_000)
+LONGEST_RULE: Final = Rule(cron="0" + ",0" * 120 + " * * * *", tz="America/Argentina/ComodRivadavia")
+# Whose replies are short by their types.
+_SHORT_TYPES: Final = {int, bool, str, type(None), Blocked, Unfinished}
+# What streams, groups and consumers a test has of each kind: as many as a turn describes.
+MANY: Final = 1_000
+
+Case = Callable[[House], Command]
+CASES: dict[type[Command], Case] = {}
+
+
+def case(kind: type[Command]) -> Callable[[Case], Case]:
+    """Enter how a command gets its longest reply."""
+
+    def enter(function: Case) -> Case:
+        CASES[kind] = function
+        return function
+
+    return enter
+
+
+def names(number: int) -> list[str]:
+    """As many long names."""
+    return [f"{NAME}{at:06}" for at in range(number)]
+
+
+def add(house: House, body: bytes, number: int, stream: str = S) -> list[int]:
+    """Add an entry as often; their IDs are as long as they can be."""
+    top = (1 << 128) - 2 - number
+    added = [top + at for at in range(number)]
+    house.run(commands.XAdd(stream=stream, bodies=[body] * number, ids=added))
+    return added
+
+
+def deliver(house: House, number: int, body: bytes = SHORT, consumer: str = NAME) -> list[int]:
+    """Have a consumer hold as many entries."""
+    added = add(house, body, number)
+    house.run(commands.EnsureGroup(stream=S, group="g", start=0, policy={"dead_letter_stream": "dead"}))
+    while house.run(read_group(consumer, count=500)).streams:  # type: ignore[attr-defined] # a GroupRead
+        pass
+    return added
+
+
+def read_group(consumer: str = "c", count: int = LIMITS.rows_max) -> commands.XReadGroup:
+    return commands.XReadGroup(
+        group="g",
+        consumer=consumer,
+        streams=[(S, Cursor.NEW)],
+        count=count,
+        bytes_max=LIMITS.answer_bytes_max,
+    )
+
+
+# --- entries
+
+
+@case(commands.XAdd)
+def _add(_: House) -> Command:
+    bodies = [SHORT] * SETTINGS.batch_entries_max
+    return commands.XAdd(stream=S, bodies=bodies, ids=[(1 << 127) + at for at in range(len(bodies))])
+
+
+@case(commands.AddEach)
+def _add_each(_: House) -> Command:
+    return commands.AddEach(stream=S, bodies=[SHORT] * SETTINGS.batch_entries_max)
+
+
+@case(commands.Publish)
+def _publish(_: House) -> Command:
+    bodies = [SHORT] * (SETTINGS.batch_entries_max // MANY)
+    return commands.Publish(parts=[commands.XAdd(stream=name, bodies=bodies) for name in names(MANY)])
+
+
+@case(commands.Close)
+def _close(house: House) -> Command:
+    add(house, SHORT, 1)
+    return commands.Close(stream=S, reason="x" * 256)
+
+
+@case(commands.XTrim)
+def _trim(house: House) -> Command:
+    add(house, SHORT, 100)
+    return commands.XTrim(stream=S, trim=Trim(maxlen=0))
+
+
+@case(commands.XDelEx)
+def _delete(house: House) -> Command:
+    return commands.XDelEx(stream=S, ids=add(house, SHORT, LIMITS.lookups_max), refs=Refs.DELETE)
+
+
+@case(commands.XRange)
+def _range(house: House) -> Command:
+    add(house, USUAL, LIMITS.rows_max)
+    most = LIMITS.answer_bytes_max
+    return commands.XRange(stream=S, start=0, end=ids.ID_MAX, count=LIMITS.rows_max, bytes_max=most)
+
+
+@case(commands.XRead)
+def _read(house: House) -> Command:
+    streams = names(MANY)
+    for name in streams:
+        add(house, USUAL, LIMITS.rows_max // MANY, name)
+    return commands.XRead(
+        streams=[(name, 0) for name in streams], count=LIMITS.rows_max, bytes_max=LIMITS.answer_bytes_max
+    )
+
+
+@case(commands.Dump)
+def _dump(house: House) -> Command:
+    add(house, entries.body([("a", "x" * 100_000)]), 4)
+    return commands.Dump(stream=S)
+
+
+@case(commands.DescribeEdges)
+def _edges(house: House) -> Command:
+    add(house, LONG, 2)
+    return commands.DescribeEdges(stream=S)
+
+
+@case(commands.DescribeArchived)
+def _archived(house: House) -> Command:
+    gone = add(house, SHORT, 10_000)
+    house.run(commands.UpdateStream(stream=S, archived_up_to=gone[-1]))
+    for at in range(0, len(gone), LIMITS.lookups_max):
+        house.run(commands.XDel(stream=S, ids=gone[at : at + LIMITS.lookups_max]))
+    return commands.DescribeArchived(stream=S, low=0, high=ids.ID_MAX)
+
+
+# --- groups
+
+
+@case(commands.XReadGroup)
+def _read_group(house: House) -> Command:
+    add(house, USUAL, LIMITS.rows_max)
+    house.run(commands.EnsureGroup(stream=S, group="g", start=0))
+    return read_group()
+
+
+@case(commands.Acknowledge)
+def _acknowledge(house: House) -> Command:
+    return commands.Acknowledge(stream=S, group="g", ids=deliver(house, LIMITS.ids_max))
+
+
+@case(commands.XAckDel)
+def _ack_and_delete(house: House) -> Command:
+    return commands.XAckDel(stream=S, group="g", ids=deliver(house, LIMITS.lookups_max))
+
+
+@case(commands.XClaim)
+def _claim(house: House) -> Command:
+    claim = commands.Claim(ids=deliver(house, 20, LONG), min_idle_ms=0)
+    return commands.XClaim(stream=S, group="g", consumer="d", claim=claim, bytes_max=LIMITS.answer_bytes_max)
+
+
+@case(commands.Extend)
+def _extend(house: House) -> Command:
+    return commands.Extend(stream=S, group="g", consumer=NAME, ids=deliver(house, LIMITS.lookups_max))
+
+
+@case(commands.XAutoClaim)
+def _claim_idle(house: House) -> Command:
+    deliver(house, 20, LONG)
+    return commands.XAutoClaim(
+        stream=S, group="g", consumer="d", min_idle_ms=0, start=0, bytes_max=LIMITS.answer_bytes_max
+    )
+
+
+@case(commands.DeadLetterEntries)
+def _dead_letter(house: House) -> Command:
+    return commands.DeadLetterEntries(
+        stream=S, group="g", ids=deliver(house, LIMITS.lookups_max), reason="x" * 512
+    )
+
+
+def _with_letters(house: House, number: int) -> list[int]:
+    policy = {"dead_letter_stream": "dead"}
+    house.run(commands.EnsureGroup(stream=S, group="g", start=0, mkstream=True, policy=policy))
+    noted = zip(LETTER_FIELDS, (S, "1-0", "g", "c", "2", "max_deliveries"), strict=True)
+    return add(house, entries.body([("a", "1"), *noted]), number, "dead")
+
+
+@case(commands.FindDeadLetters)
+def _find_letters(house: House) -> Command:
+    _with_letters(house, TURN_LOOKS_MAX)
+    return commands.FindDeadLetters(
+        stream=S, group="g", letters="dead", start=0, end=ids.ID_MAX, count=10_000
+    )
+
+
+@case(commands.Redrive)
+def _redrive(house: House) -> Command:
+    letters = _with_letters(house, TURN_REDRIVEN_MAX)
+    return commands.Redrive(stream=S, group="g", letters="dead", ids=letters)
+
+
+@case(commands.XPending)
+def _pending(house: House) -> Command:
+    for at, name in enumerate(names(MANY)):
+        house.run(commands.XAdd(stream=S, bodies=[SHORT], ids=[at + 1]))
+        house.run(commands.EnsureGroup(stream=S, group="g", start=0))
+        house.run(read_group(name))
+    return commands.XPending(stream=S, group="g")
+
+
+@case(commands.XPendingRange)
+def _pending_entries(house: House) -> Command:
+    deliver(house, LIMITS.rows_max // 10)
+    return commands.XPendingRange(stream=S, group="g", start=0, end=ids.ID_MAX, count=LIMITS.rows_max // 10)
+
+
+def _with_groups(house: House) -> None:
+    for name in names(MANY):
+        house.run(
+            commands.EnsureGroup(
+                stream=S, group=name, start=0, mkstream=True, policy={"dead_letter_stream": NAME}
+            )
+        )
+
+
+@case(commands.DescribeGroup)
+def _describe_group(house: House) -> Command:
+    house.run(
+        commands.EnsureGroup(
+            stream=S, group=NAME, start=0, mkstream=True, policy={"dead_letter_stream": NAME}
+        )
+    )
+    return commands.DescribeGroup(stream=S, group=NAME)
+
+
+@case(commands.XInfoGroups)
+def _groups(house: House) -> Command:
+    _with_groups(house)
+    return commands.XInfoGroups(stream=S)
+
+
+@case(commands.FindGroup)
+def _find_group(_: House) -> Command:
+    return commands.FindGroup(streams=names(MANY), group="g")
+
+
+@case(commands.XInfoConsumers)
+def _consumers(house: House) -> Command:
+    house.run(commands.EnsureGroup(stream=S, group="g", start=0, mkstream=True))
+    for name in names(MANY):
+        house.run(commands.XGroupCreateConsumer(stream=S, group="g", consumer=name))
+    return commands.XInfoConsumers(stream=S, group="g")
+
+
+# --- streams
+
+
+@case(commands.XInfoStream)
+def _info(house: House) -> Command:
+    add(house, LONG, 2)
+    return commands.XInfoStream(stream=S)
+
+
+@case(commands.XInfoStreamFull)
+def _details(house: House) -> Command:
+    deliver(house, 20, LONG)
+    for name in names(MANY):
+        house.run(commands.XGroupCreateConsumer(stream=S, group="g", consumer=name))
+    return commands.XInfoStreamFull(stream=S, count=MANY, bytes_max=LIMITS.answer_bytes_max)
+
+
+@case(commands.DescribeUse)
+def _use(house: House) -> Command:
+    add(house, LONG, 2)
+    return commands.DescribeUse(stream=S)
+
+
+@case(commands.ListStreams)
+def _list(house: House) -> Command:
+    for name in names(2 * MANY):
+        house.run(commands.EnsureStream(stream=name))
+    return commands.ListStreams()
+
+
+@case(commands.StreamInfos)
+def _infos(house: House) -> Command:
+    for name in names(20):
+        add(house, LONG, 2, name)
+    return commands.StreamInfos(limit=MANY)
+
+
+@case(commands.MeasureStreams)
+def _measure(house: House) -> Command:
+    _with_groups(house)
+    return commands.MeasureStreams(streams=[S], groups_max=MANY)
+
+
+@case(commands.Plan)
+def _plan(house: House) -> Command:
+    streams = names(200)
+    for name in streams:
+        add(house, SHORT, 256, name)
+    return commands.Plan(streams=[(name, 0) for name in streams], parts=256)
+
+
+# --- Durable Streams
+
+
+@case(commands.CreateDurable)
+def _create_durable(_: House) -> Command:
+    return commands.CreateDurable(stream=S, media="application/json; " + "x" * 200, bodies=[SHORT] * 100)
+
+
+@case(commands.AppendDurable)
+def _append_durable(house: House) -> Command:
+    house.run(commands.CreateDurable(stream=S, media="application/json"))
+    batch = ProducerBatch("x" * 400, 0, 0)
+    return commands.AppendDurable(stream=S, bodies=[SHORT] * 100, kind="application/json", batch=batch)
+
+
+@case(commands.AppendBatches)
+def _append_batches(house: House) -> Command:
+    house.run(commands.CreateDurable(stream=S, media="application/json"))
+    batches = [ProducerBatch(f"p{at}", 0, 0) for at in range(MANY)]
+    return commands.AppendBatches(
+        stream=S, kind="application/json", batches=batches, counts=[1] * MANY, bodies=[SHORT] * MANY
+    )
+
+
+@case(commands.DescribeDurable)
+def _describe_durable(house: House) -> Command:
+    house.run(commands.CreateDurable(stream=S, media="application/json; " + "x" * 200, bodies=[LONG]))
+    return commands.DescribeDurable(stream=S)
+
+
+# --- schedules
+
+
+def _schedule(name: str, body: bytes = LONG, rule: Rule = IN_AN_HOUR) -> commands.SetSchedule:
+    return commands.SetSchedule(stream=S, schedule=commands.NewSchedule(name, body, rule))
+
+
+@case(commands.SetSchedule)
+def _set_schedule(_: House) -> Command:
+    return _schedule(NAME)
+
+
+@case(commands.AddScheduled)
+def _add_scheduled(_: House) -> Command:
+    later = [commands.NewSchedule(name, SHORT, IN_AN_HOUR) for name in names(LATER_MAX)]
+    bodies = [SHORT] * (SETTINGS.batch_entries_max - LATER_MAX)
+    return commands.AddScheduled(stream=S, add=commands.XAdd(stream=S, bodies=bodies), later=later)
+
+
+@case(commands.FireSchedule)
+def _fire(house: House) -> Command:
+    house.run(_schedule(NAME))
+    return commands.FireSchedule(stream=S, name=NAME)
+
+
+@case(commands.DescribeSchedule)
+def _describe_schedule(house: House) -> Command:
+    house.run(_schedule(NAME))
+    return commands.DescribeSchedule(stream=S, name=NAME)
+
+
+@case(commands.ListSchedules)
+def _list_schedules(house: House) -> Command:
+    body = entries.body([("a", "x" * 8_000)])
+    for name in names(MANY):
+        house.run(_schedule(name, body, LONGEST_RULE))
+    return commands.ListSchedules(stream=S, limit=MANY)
+
+
+# --- beside the streams
+
+
+@case(commands.ConfigGet)
+def _config(_: House) -> Command:
+    return commands.ConfigGet()
+
+
+@case(commands.ListMetadata)
+def _metadata(house: House) -> Command:
+    for name in names(63):
+        house.run(commands.PutMetadata(name=name, value=b"x" * (64 << 10)))
+    return commands.ListMetadata()
+
+
+# --- the tests
+
+
+def size(value: object) -> int:
+    """How many bytes it takes as JSON, IDs and bytes as text."""
+    if isinstance(value, str | bytes):
+        return len(value) + (value.count('"') if isinstance(value, str) else 0) + 3
+    if isinstance(value, bool | None):
+        return 6
+    if isinstance(value, int):
+        return len(ids.format(value) if value >= 1 << 64 else str(value)) + 3
+    if isinstance(value, Enum):
+        return size(value.value)
+    if isinstance(value, msgspec.Struct):
+        members = {name: getattr(value, name) for name in value.__struct_fields__}
+        return size({name: member for name, member in members.items() if member is not None})
+    if isinstance(value, Mapping):
+        return 2 + sum(size(name) + size(member) for name, member in value.items())
+    fields = getattr(value, "_fields", ())
+    assert isinstance(value, Sequence), value
+    return 2 + sum(map(size, fields)) + sum(map(size, value))
+
+
+def _is_short(kind: type[Command]) -> bool:
+    given = get_type_hints(RUN[kind])["return"]
+    return {*(get_args(given) or (given,))} <= _SHORT_TYPES
+
+
+def test_every_command_is_tried() -> None:
+    """A new one, too: its longest reply is to be constructed here."""
+    assert {kind for kind in RUN if not _is_short(kind)} == set(CASES)
+
+
+@pytest.mark.parametrize("kind", CASES, ids=lambda kind: kind.__name__)
+def test_a_long_reply_is_reserved(kind: type[Command]) -> None:
+    """Before it is made, all of it but what each connection has, and what follows from the request alone, for
+    whose body as much is held. What is written around entries is an eighth of their text at most.
+    """
+    house = House()
+    command = CASES[kind](house)
+    reply: Any = house.run(command)
+    taken = size(reply)
+    bound = LIMITS.answer_bound([command])
+    assert taken <= bound + bound // 8 + max(FREE_BYTES, BODY_COPIES * size(command))
+    if command.has_long_reply():
+        assert taken / 2 <= text_bytes(reply) <= 2 * taken, "what is held until it is written"
