@@ -53,6 +53,8 @@ def copy_key(key: Key, generation: str) -> tuple[Key, list[Text]]:
     copy.footprint.add(sum(answer.footprint_bytes for answer in copy.answers.values()))
     if key.durable is not None:
         copy.own_durable(key.durable.copy())
+    if key.had_group:
+        copy.own_groups()
     for name, group in key.groups.items():
         one = copy.own_groups()[name] = _copy_group(group)
         copy.footprint.add(one.footprint_bytes)

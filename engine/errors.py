@@ -509,6 +509,22 @@ def quota_exceeded(pattern: str, limit: str, used: int, most: int) -> EngineErro
     )
 
 
+# Refusals of what finds no room.
+OF_ROOM: Final = frozenset({"memory_full", "quota_exceeded", "storage_full"})
+# What holds a stream that has `keep_unacknowledged` and waits for its first group.
+NO_GROUP: Final = "no group"
+
+
+def with_held(full: EngineError, stream: str) -> EngineError:
+    """A refusal for want of room, to a command on a stream that keeps everything until it has a group."""
+    remedy = (
+        f"the stream {stream!r} keeps everything until it has a group (keep_unacknowledged): make its group, "
+        "give it max_bytes, or trim it"
+    )
+    members = {**full.members, "stream": stream, "held_by": NO_GROUP}
+    return EngineError(full.code, full.redis, f"{full.detail}; {remedy}", **members)
+
+
 def internal() -> EngineError:
     return EngineError(
         "internal",

@@ -126,8 +126,8 @@ class Archive(msgspec.Struct, gc=False, eq=False):
 class Retention(NamedTuple):
     """How much of a stream is kept; None is no limit.
 
-    With `keep_unacknowledged` nothing goes that a group has still to read or to acknowledge, with
-    `keep_unarchived` nothing beyond `archived_up_to`.
+    With `keep_unacknowledged` nothing goes that a group has still to read or to acknowledge, and until there
+    was a first group only what is beyond `max_bytes`; with `keep_unarchived` nothing beyond `archived_up_to`.
     """
 
     max_len: int | None = None
@@ -230,6 +230,16 @@ class Key(msgspec.Struct, gc=False, eq=False):
         if not isinstance(self.groups, dict):
             self.groups = {}
         return self.groups
+
+    @property
+    def had_group(self) -> bool:
+        """Whether it has or had a group: what these leave behind is a mapping of its own, empty or not."""
+        return self.groups is not _NOTHING
+
+    @property
+    def is_kept_whole(self) -> bool:
+        """Whether it keeps all, but for `max_bytes`, until there is a first group to acknowledge it."""
+        return self.retention.keep_unacknowledged and not self.had_group
 
     def own_answers(self) -> dict[str, IdempotentReply]:
         """The answers under idempotency keys, to add to."""

@@ -295,7 +295,8 @@ class StreamInfo(msgspec.Struct, frozen=True):
     """XINFO STREAM, and what is Weir's own: generation, removed_upto, retention, archived_up_to, memory.
 
     `first_entry` and `last_entry` are stored text or None; `memory_bytes` is the stored text as it is held;
-    `closed_at_ms` is None for an open stream.
+    `closed_at_ms` is None for an open stream; `held_by` says what keeps all of it in spite of its limits, if
+    anything does.
     """
 
     length: int
@@ -328,6 +329,7 @@ class StreamInfo(msgspec.Struct, frozen=True):
     # Of a stream of Durable Streams: its media type, and the stream that it is a fork of.
     media: str | None
     forked_from: str | None
+    held_by: str
 
     @property
     def entries_bytes(self) -> int:

@@ -79,7 +79,11 @@ class Retention(RequestModel):
     max_age_ms: Annotated[Limit, Field(description="milliseconds since the entry's ID")] = None
     max_bytes: Annotated[Limit, Field(description="bytes of the entries as JSON")] = None
     keep_unacknowledged: Annotated[
-        bool, Field(description="keep what a group has still to read or to acknowledge")
+        bool,
+        Field(
+            description="keep what a group has still to read or to acknowledge; until there was a group, "
+            "everything up to `max_bytes`"
+        ),
     ] = absent()
     keep_unarchived: Annotated[bool, Field(description="keep what lies above `archived_up_to`")] = absent()
 
@@ -164,6 +168,13 @@ class Stream(ResponseModel):
     close_reason: str = absent()
     media_type: Annotated[str, Field(description="of a stream of Durable Streams")] = absent()
     forked_from: Annotated[str, Field(description="the stream that it is a fork of")] = absent()
+    held_by: Annotated[
+        str,
+        Field(
+            description="what keeps all of it in spite of its limits: `no group` where it keeps what is not "
+            "acknowledged, and never had a group"
+        ),
+    ] = absent()
 
 
 class StreamPage(ResponseModel):
@@ -316,6 +327,7 @@ def _stream(name: str, info: Reply) -> bytes:
             "memory_bytes": info.memory_bytes,
             **_end(info),
             **_durable(info),
+            **({"held_by": info.held_by} if info.held_by else {}),
         }
     )
 

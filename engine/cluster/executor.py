@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from engine import errors
 from engine.clock import Clock
 from engine.cluster import gathering, words
 from engine.cluster.dead_letters import Dying, move
@@ -115,7 +116,7 @@ class ClusterEngine(NoLog):
         self._topology = topology
         self._clock = clock
         self._origins = Origins(clock)
-        self._sender = Sender(topology, self._origins.end_write)
+        self._sender = Sender(topology, self._origins.end_write, self._explain)
         self.health: Final = BackendHealth(topology, self._ask, clock, self._observe)
         self._losses = Losses()
         self.health.on_restart = self._losses.note_restart
@@ -361,6 +362,18 @@ class ClusterEngine(NoLog):
             self._loop.call_soon(finish, not_supported(f"backend_durability={self.durability}", needs))
             return
         self._sender.send(request, finish)
+
+    def _explain(self, stream: str, full: EngineError, finish: Finish) -> None:
+        self._spawn(self._name_kept_whole(stream, full, finish))
+
+    async def _name_kept_whole(self, stream: str, full: EngineError, finish: Finish) -> None:
+        """Finish with the refusal; it names the stream where that keeps all until it has a group."""
+        try:
+            info = await self.run_request(words.describe_stream(stream, is_use=False))
+        except EngineError:
+            finish(full)
+        else:
+            finish(errors.with_held(full, stream) if info.held_by else full)
 
     def _count(self, reply: object) -> None:
         if isinstance(reply, StreamsRead):

@@ -18,6 +18,8 @@ POLICY: Final = ("dead_letter_stream", *_TIMES, "paused")
 LIMITS: Final = ("max_len", "max_age_ms", "max_bytes")
 FLAGS: Final = ("keep_unacknowledged", "keep_unarchived")
 RETENTION: Final = (*LIMITS, *FLAGS, "archived_up_to")
+# Whether the stream is known to have had a group.
+HAD_GROUP: Final = "had_group"
 # Of a stream of Durable Streams: its media type, and the stream that it is a fork of.
 DURABLE: Final = ("media", "source")
 

@@ -10,6 +10,7 @@ from engine import entries, ids
 from engine.cluster.ends import end_from
 from engine.cluster.kept import Fields, policy_of, retention_from
 from engine.cluster.stored import text_of
+from engine.errors import NO_GROUP
 from engine.replies import (
     ConsumerDetail,
     ConsumerInfo,
@@ -139,10 +140,13 @@ def stream_info(
     memory_bytes: int,
     kept: Sequence[bytes | None],
 ) -> StreamInfo:
-    """XINFO STREAM, and what it does not say: `kept` are the fields `RETENTION`, `CLOSED` and
-    `DURABLE`.
+    """XINFO STREAM, and what it does not say: `kept` are the fields `RETENTION`, `CLOSED`,
+    `DURABLE` and `HAD_GROUP`.
     """
-    *retention, mark, media, source = kept
+    *retention, mark, media, source, had_group = kept
+    groups = info[b"groups"] if isinstance(info[b"groups"], int) else len(info[b"groups"])
+    limits = retention_from(retention)
+    is_kept_whole = limits["keep_unacknowledged"] and not groups and had_group is None
     end = end_from("", mark, edges.last_id)
     first, last = info.get(b"first-entry"), info.get(b"last-entry")
     return StreamInfo(
@@ -158,18 +162,19 @@ def stream_info(
         iids_tracked=0,
         iids_added=0,
         iids_duplicates=0,
-        groups=info[b"groups"] if isinstance(info[b"groups"], int) else len(info[b"groups"]),
+        groups=groups,
         first_entry=None if first is None else text_of(*first),
         last_entry=None if last is None else text_of(*last),
         generation=edges.generation,
         removed_upto=edges.removed_upto,
         expires_at_ms=expires_at_ms if expires_at_ms > 0 else None,
         memory_bytes=memory_bytes,
-        **retention_from(retention),
+        **limits,
         closed_at_ms=None if end is None else end.closed_at_ms,
         close_reason="" if end is None else end.reason,
         media=None if media is None else media.decode(),
         forked_from=None if source is None else source.decode(),
+        held_by=NO_GROUP if is_kept_whole else "",
     )
 
 

@@ -63,10 +63,17 @@ class Sender:
     """All requests of this process. Belongs to one event loop.
 
     `settle` is called with the number of each write that is not under way any more and is not sent again.
+    `explain` finishes a write that has found no memory.
     """
 
-    def __init__(self, topology: Topology, settle: Callable[[int], None] = lambda _: None) -> None:
+    def __init__(
+        self,
+        topology: Topology,
+        settle: Callable[[int], None] = lambda _: None,
+        explain: Callable[[str, EngineError, Finish], None] = lambda _, refusal, finish: finish(refusal),
+    ) -> None:
         self._topology = topology
+        self._explain = explain
         self._settle = settle
         self._figures = topology.figures
         self._promises = topology.durability != BackendDurability()
@@ -252,7 +259,10 @@ class Sender:
             reply = refusal_of(errand.lost, writes=True)
         took_s = self._loop.time() - errand.deadline + self._topology.timeout_s
         self._figures.count_reply(errand.request.lane.value, reply, took_s)
-        call(errand.finish, reply)
+        if isinstance(reply, EngineError) and reply.code == "memory_full":
+            self._explain(errand.request.stream, reply, errand.finish)
+        else:
+            call(errand.finish, reply)
 
 
 def _has_not_run(result: object) -> bool:

@@ -13,7 +13,14 @@ import msgspec
 from engine import errors, ids
 from engine.cluster import replies, scripts
 from engine.cluster.ends import CLOSED
-from engine.cluster.kept import DURABLE, RETENTION, description_of, retention_from, retention_words
+from engine.cluster.kept import (
+    DURABLE,
+    HAD_GROUP,
+    RETENTION,
+    description_of,
+    retention_from,
+    retention_words,
+)
 from engine.cluster.keys import auxiliary_key
 from engine.cluster.origins import unnumbered
 from engine.cluster.refusals import not_supported
@@ -311,7 +318,7 @@ def _beside(name: str) -> list[Words]:
     return [
         ("PEXPIRETIME", name),
         ("MEMORY", "USAGE", name),
-        ("HMGET", auxiliary_key(name, "m"), *RETENTION, CLOSED, *DURABLE),
+        ("HMGET", auxiliary_key(name, "m"), *RETENTION, CLOSED, *DURABLE, HAD_GROUP),
     ]
 
 

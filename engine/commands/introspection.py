@@ -72,6 +72,7 @@ def stream_info(keyspace: Keyspace, name: str) -> StreamInfo:
         close_reason="" if key.closed is None else key.closed.reason,
         media=None if key.durable is None else key.durable.media,
         forked_from=keyspace.forks.source_of(name),
+        held_by=errors.NO_GROUP if key.is_kept_whole else "",
     )
 
 

@@ -4,13 +4,16 @@ Knows: limits by length, age and bytes, and what groups and archives still need.
 Must never know: how a limit was asked for.
 """
 
+from collections.abc import Sequence
 from contextlib import suppress
+from itertools import chain
 from typing import Final
 
-from engine import ids
+from engine import errors, ids
+from engine.commands.base import Command
 from engine.commands.turn import Turn
 from engine.errors import EngineError
-from engine.keyspace import Key
+from engine.keyspace import Key, Keyspace, Retention
 from engine.records import Cut
 from engine.runs import Run
 from engine.trim_plans import TrimPlan, plan_bytes, plan_cut
@@ -22,6 +25,17 @@ TURN_ENTRIES_MAX: Final = 10_000
 def needed_from(key: Key) -> int:
     """The lowest ID that some group has still to read or to acknowledge, beyond all IDs if there is none."""
     return min((group.needed_from() for group in key.groups.values()), default=ids.ID_MAX + 1)
+
+
+def name_kept_whole(refusal: EngineError, keyspace: Keyspace, commands: Sequence[Command]) -> EngineError:
+    """The refusal; of what finds no room, with a stream of these commands that keeps all of it."""
+    if refusal.code not in errors.OF_ROOM:
+        return refusal
+    for stream in chain.from_iterable(command.named_streams() or () for command in commands):
+        key = keyspace.find(stream)
+        if key is not None and key.is_kept_whole:
+            return errors.with_held(refusal, stream)
+    return refusal
 
 
 def enforce(turn: Turn, stream: str, *, exact: bool, limit: int = TURN_ENTRIES_MAX) -> int:
@@ -63,6 +77,8 @@ def _plans(turn: Turn, key: Key, *, exact: bool, limit: int) -> list[TrimPlan]:
 
 def _plans_as(turn: Turn, key: Key, *, exact: bool, limit: int) -> list[TrimPlan]:
     stream, kept = key.stream, key.retention
+    if key.is_kept_whole:
+        kept = Retention(max_bytes=kept.max_bytes)
     plans: list[TrimPlan] = []
     if kept.max_len is not None:
         plans.append(
@@ -86,7 +102,7 @@ def _plans_as(turn: Turn, key: Key, *, exact: bool, limit: int) -> list[TrimPlan
 
 def _kept_from(key: Key) -> int:
     kept_from = ids.ID_MAX + 1
-    if key.retention.keep_unacknowledged:
+    if key.retention.keep_unacknowledged and not key.is_kept_whole:
         kept_from = min(kept_from, needed_from(key))
     if key.retention.keep_unarchived:
         kept_from = min(kept_from, key.archived_up_to + 1)

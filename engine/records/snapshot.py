@@ -42,6 +42,7 @@ from engine.records.changes import (
     Regenerate,
     RememberAnswer,
     RememberPublish,
+    RemoveGroup,
     SetLifetime,
     SetMetadata,
     policy_changes,
@@ -186,6 +187,9 @@ def _hold_stream(name: str, key: Key) -> _HeldStream:
         before.append(CloseStream(name, *key.closed))
     if key.retention != Retention() or key.archived_up_to:
         before.append(Describe(name, *key.retention, key.archived_up_to))
+    if key.had_group and not key.groups:
+        # That there was one says what `keep_unacknowledged` keeps. Older versions read these, too.
+        before += [CreateGroup(name, "", 0, None), RemoveGroup(name, "")]
     if key.deleted:
         before.append(RestoreDeleted(name, tuple(key.deleted)))
     if key.expires_at_ms is not None:

@@ -33,6 +33,7 @@ from engine.commands.execution import (
     execute_all,
     execute_each,
 )
+from engine.commands.retention import name_kept_whole
 from engine.errors import EngineError
 from engine.keyspace import Keyspace
 from engine.quotas import Quota
@@ -234,14 +235,17 @@ class Turns:
         """
         if self.shut is not None:
             raise self.shut()
-        check_memory(self._keyspace, commands)
-        if quotas:
-            check_quotas(self._keyspace, commands, quotas)
-        changing = [command for command in commands if command.changes or self._expires(command)]
-        if changing:
-            wanted = sum([command.entry_bytes() for command in changing])
-            makes_room = all(command.makes_room for command in changing)
-            self._writer.ensure_room(2 * wanted + _FRAME_OVERHEAD_BYTES, makes_room=makes_room)
+        try:
+            check_memory(self._keyspace, commands)
+            if quotas:
+                check_quotas(self._keyspace, commands, quotas)
+            changing = [command for command in commands if command.changes or self._expires(command)]
+            if changing:
+                wanted = sum([command.entry_bytes() for command in changing])
+                makes_room = all(command.makes_room for command in changing)
+                self._writer.ensure_room(2 * wanted + _FRAME_OVERHEAD_BYTES, makes_room=makes_room)
+        except EngineError as refusal:
+            raise name_kept_whole(refusal, self._keyspace, commands) from None
 
     def _expires(self, command: Command) -> bool:
         """Whether the command may find an expired stream: its removal is logged first."""

@@ -31,6 +31,20 @@ async def group(http: httpx.AsyncClient) -> httpx.AsyncClient:
 # ---- groups
 
 
+async def test_what_waits_for_the_first_group_is_kept_and_shown(http: httpx.AsyncClient) -> None:
+    """In each description; the group's reader gets all of it."""
+    kept = {"retention": {"max_len": 0, "keep_unacknowledged": True}}
+    made = (await http.put("/v1/streams/s", json=kept)).json()
+    await store(http, "s", 100)
+    shown = (await http.get("/v1/streams/s")).json()
+    listed = (await http.get("/v1/streams?prefix=s")).json()["streams"][0]
+    full = (await http.get("/v1/streams/s?full=true")).json()
+    assert [one["held_by"] for one in (made, shown, listed, full)] == ["no group"] * 4
+    assert (await http.put(G, json={"start": "0"})).status_code == 201
+    assert "held_by" not in (await http.get("/v1/streams/s")).json()
+    assert len((await http.post(READ, json={"count": 100})).json()["entries"]) == 100
+
+
 async def test_groups_are_listed_by_name(group: httpx.AsyncClient) -> None:
     """Each as GET shows it; in pages where asked for."""
     for name in ("b", "a"):

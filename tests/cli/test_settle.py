@@ -3,6 +3,8 @@
 Knows: streams before and after. Must never know: how a command asks for it.
 """
 
+import re
+
 import pytest
 
 from tests.cli.command import fill, redis, weir, work
@@ -91,9 +93,12 @@ def test_retention_is_shown_and_set(url: str, stream: str) -> None:
     assert changed.objects[0]["max_bytes"] == 2 << 30
     weir(url, "retention", stream, "--max-bytes", "none", "--keep-unacknowledged")
     shown = {
-        tuple(line.rsplit(maxsplit=1)) for line in weir(url, "retention", stream).out.splitlines() if line
+        tuple(re.split(r"  +", line)) for line in weir(url, "retention", stream).out.splitlines() if line
     }
     assert {("max len", "10"), ("max bytes", "-"), ("keep unacknowledged", "yes")} <= shown
+    assert ("held by", "no group") in shown
+    assert weir(url, "retention", stream, "--maxlen", "1").code == 0, "nothing goes until there is a group"
+    assert redis(url, "XLEN", stream) == 5
 
 
 @pytest.mark.parametrize("option", [("--maxlen", "2"), ("--max-age", "1d")])

@@ -1,27 +1,31 @@
 """Retention over a server: at each limit and beside it, when publishing and by the clock."""
 
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from itertools import pairwise
 
 import pytest
 
-from engine import entries, ids
+from engine import Call, EngineError, How, ask, entries, ids
 from engine.cluster import ClusterEngine, scripts, words
 from engine.cluster.keys import auxiliary_key
 from engine.cluster.routing import Lane
 from engine.commands import (
     Copy,
     Cursor,
+    Delete,
+    DeleteGroup,
     DescribeEdges,
     EnsureStream,
     Expire,
     IdempotencyKey,
+    Rename,
     Retention,
     UpdateStream,
     XAck,
     XAdd,
     XGroupCreate,
+    XGroupDestroy,
     XInfoStream,
     XRange,
     XReadGroup,
@@ -29,7 +33,7 @@ from engine.commands import (
 from engine.replies import Added, Edges, Entries, StreamInfo
 from tests.cluster.engines import opened, refused
 from tests.cluster.servers import Backend, BackendServer
-from tests.engine.asking import reply_to
+from tests.engine.asking import reply_to, turn_of
 
 BODY = entries.body([("a", "1")])
 LEASE = "weir/maintainer"
@@ -206,6 +210,123 @@ async def test_what_a_group_needs_stays(
     await maintain(backend, engine)
     assert await kept(engine) == seq(3, 4)
     assert await removed_upto(engine) == seq(2)[0]
+
+
+async def held(engine: ClusterEngine) -> str:
+    info = await reply_to(engine, XInfoStream(stream="s"))
+    assert isinstance(info, StreamInfo)
+    return info.held_by
+
+
+@pytest.mark.parametrize("limits", [{"max_len": 0}, {"max_len": 1}, {"max_age_ms": 1}])
+async def test_until_there_is_a_group_all_is_kept(
+    backend: Backend, engine: ClusterEngine, limits: dict[str, int]
+) -> None:
+    """When publishing and by the clock. What the first group acknowledges goes."""
+    await keep(engine, keep_unacknowledged=True, **limits)
+    await add(engine, *seq(*range(1, 302)))
+    await add(engine, *seq(302))
+    await maintain(backend, engine)
+    assert (len(await kept(engine)), await held(engine)) == (302, "no group")
+    await reply_to(engine, XGroupCreate(stream="s", group="g", start=0))
+    await maintain(backend, engine)
+    assert (len(await kept(engine)), await held(engine)) == (302, "")
+    await reply_to(engine, XReadGroup(group="g", consumer="c", streams=[("s", Cursor.NEW)]))
+    await reply_to(engine, XAck(stream="s", group="g", ids=seq(*range(1, 302))))
+    await maintain(backend, engine)
+    assert await kept(engine) == seq(302)
+
+
+async def test_until_there_is_a_group_all_is_kept_up_to_the_size(
+    backend: Backend, engine: ClusterEngine
+) -> None:
+    """Whatever the other limits are."""
+    await keep(engine, keep_unacknowledged=True, max_len=0, max_bytes=64_000)
+    await add(engine, *seq(*range(1, 201)), body=LARGE)
+    await maintain(backend, engine)
+    assert 64 <= len(await kept(engine)) * 1_033 / 1_000 <= 66
+    assert await held(engine) == "no group"
+
+
+async def rename(engine: ClusterEngine) -> None:
+    await reply_to(engine, Rename(stream="s", target="{s}:t"))
+    await reply_to(engine, Rename(stream="{s}:t", target="s"))
+
+
+async def copy(engine: ClusterEngine) -> None:
+    await reply_to(engine, Copy(stream="s", target="{s}:t"))
+    await reply_to(engine, Rename(stream="{s}:t", target="s"))
+
+
+WAYS = [rename, copy]
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_that_there_was_no_group_goes_along(
+    backend: Backend, engine: ClusterEngine, way: Callable[[ClusterEngine], Awaitable[None]]
+) -> None:
+    await keep(engine, keep_unacknowledged=True, max_len=0)
+    await add(engine, *seq(1, 2))
+    await way(engine)
+    await maintain(backend, engine)
+    assert (await kept(engine), await held(engine)) == (seq(1, 2), "no group")
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("destroy", [XGroupDestroy, DeleteGroup])
+async def test_without_its_last_group_nothing_is_unacknowledged(
+    backend: Backend,
+    engine: ClusterEngine,
+    way: Callable[[ClusterEngine], Awaitable[None]],
+    destroy: type[XGroupDestroy | DeleteGroup],
+) -> None:
+    """The limits are kept, over another name and a copy; a stream made anew has had no group."""
+    await add(engine, *seq(1, 2))
+    await reply_to(engine, XGroupCreate(stream="s", group="g", start=0))
+    await reply_to(engine, destroy(stream="s", group="g"))
+    await way(engine)
+    await keep(engine, keep_unacknowledged=True, max_len=1)
+    await maintain(backend, engine)
+    assert (await kept(engine), await held(engine)) == (seq(2), "")
+    await reply_to(engine, Delete(streams=["s"]))
+    await keep(engine, keep_unacknowledged=True, max_len=0)
+    await add(engine, *seq(3, 4))
+    await maintain(backend, engine)
+    assert (await kept(engine), await held(engine)) == (seq(3, 4), "no group")
+
+
+async def test_a_group_of_another_program_counts(backend: Backend, engine: ClusterEngine) -> None:
+    """Once it was seen, also after that program has removed it."""
+    await keep(engine, keep_unacknowledged=True, max_len=0)
+    await add(engine, *seq(1))
+    backend.call("XGROUP", "CREATE", "s", "theirs", "0")
+    await maintain(backend, engine)
+    assert await kept(engine) == seq(1)
+    backend.call("XGROUP", "DESTROY", "s", "theirs")
+    await maintain(backend, engine)
+    assert (await kept(engine), await held(engine)) == ([], "")
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+async def test_at_a_full_server_a_refusal_names_the_stream_that_keeps_all(
+    backend: Backend, engine: ClusterEngine, *, is_kept: bool
+) -> None:
+    """At each of the ways in: alone, in a turn, one of several."""
+    await keep(engine, keep_unacknowledged=is_kept)
+    adding = XAdd(stream="s", bodies=[BODY])
+    backend.call("CONFIG", "SET", "maxmemory", 1)
+    try:
+        alone = await refused(engine, adding)
+        each = await ask(engine, Call([adding, adding], How.EACH))
+        with pytest.raises(EngineError) as together:
+            await turn_of(engine, [adding, adding])
+    finally:
+        backend.call("CONFIG", "SET", "maxmemory", 0)
+    for refusal in (alone, *each, together.value):
+        assert isinstance(refusal, EngineError)
+        assert refusal.code == "memory_full"
+        assert refusal.members.get("held_by") == ("no group" if is_kept else None)
+        assert ("'s' keeps everything until it has a group" in refusal.detail) == is_kept
 
 
 def reads(server: BackendServer) -> int:

@@ -4,23 +4,31 @@ Knows: retention by length, age and bytes, what stops it, guarded and dry trims,
 Must never know: APIs.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine import EngineError, entries
+from engine import Caps, Engine, EngineError, Quota, dump, entries, errors
 from engine.commands import (
+    Copy,
     Cursor,
+    Delete,
+    DeleteGroup,
+    Dump,
     EnsureStream,
     Refs,
+    Rename,
+    Restore,
     Trim,
     UpdateStream,
     XAck,
     XAdd,
     XDel,
     XGroupCreate,
+    XGroupDestroy,
     XInfoStream,
     XRead,
     XReadGroup,
@@ -30,7 +38,10 @@ from engine.commands import (
 from engine.commands.retention import TURN_ENTRIES_MAX
 from engine.commands.weir_commands import Maintain
 from engine.keyspace import Retention
-from engine.replies import Gap, GroupRead, StreamInfo, StreamsRead, Trimmed
+from engine.replies import Dumped, Gap, GroupRead, StreamInfo, StreamsRead, Trimmed
+from engine.storage.memory import MemoryStorage
+from tests.engine.asking import reply_to, turn_of
+from tests.engine.clocks import HandClock
 from tests.engine.house import House, adding, id_of
 
 
@@ -168,11 +179,134 @@ def test_nothing_goes_that_a_group_has_still_to_read_or_acknowledge(house: House
     assert house.live("s")[0] == "7-0"
 
 
-def test_without_a_group_nothing_is_unacknowledged(house: House) -> None:
+_LIMITS = [{"max_len": 0}, {"max_len": 1}, {"max_age_ms": 1}, {"max_len": 0, "max_age_ms": 1}]
+
+
+@pytest.mark.parametrize("limits", _LIMITS)
+def test_until_there_is_a_group_all_is_kept(house: House, limits: dict[str, int]) -> None:
+    """Nothing can be acknowledged yet. The first group gets all of it, and what it acknowledges goes."""
+    kept(house, "s", **limits, keep_unacknowledged=True)
+    house.fill("s", 301)
+    house.keep_house()
+    assert (len(house.live("s")), held(house)) == (301, "no group")
+    house.run(XGroupCreate(stream="s", group="g", start=0))
+    house.keep_house()
+    assert (len(house.live("s")), held(house)) == (301, "")
+    house.run(reading("s"))
+    house.run(XAck(stream="s", group="g", ids=[id_of(f"{number}-0") for number in range(1, 301)]))
+    house.keep_house()
+    assert house.live("s") == ["301-0"]
+
+
+def test_until_there_is_a_group_all_is_kept_up_to_the_size(house: House) -> None:
+    """Publishing and housekeeping keep `max_bytes`, whatever the other limits are."""
+    kept(house, "s", max_len=0, max_bytes=20_000, keep_unacknowledged=True)
+    for first in range(1, 5_000, 50):
+        house.fill("s", 50, first)
+        assert house.key("s").stream.text_bytes < 30_000
+    house.keep_house()
+    assert (house.key("s").stream.text_bytes >= 20_000, held(house)) == (True, "no group")
+    house.run(UpdateStream(stream="s", retention={"keep_unarchived": True, "max_bytes": 0}))
+    before = len(house.live("s"))
+    house.keep_house()
+    assert len(house.live("s")) == before
+
+
+def _rename(house: House) -> None:
+    house.run(Rename(stream="s", target="t"))
+    house.run(Rename(stream="t", target="s"))
+
+
+def _copy(house: House) -> None:
+    house.run(Copy(stream="s", target="t"))
+    _put_in_its_place(house)
+
+
+def _dump(house: House) -> None:
+    text = house.of(Dumped, Dump(stream="s")).text.encode()
+    house.run(Restore(stream="t", dump=dump.decode(text), size=len(text)))
+    _put_in_its_place(house)
+
+
+def _put_in_its_place(house: House) -> None:
+    house.run(Delete(streams=["s"]))
+    house.run(Rename(stream="t", target="s"))
+
+
+_ALL_ITS_WAYS = [House.restart, House.rewrite, _rename, _copy]
+
+
+@pytest.mark.parametrize("way", [*_ALL_ITS_WAYS, _dump])
+def test_that_there_was_no_group_goes_along(house: House, way: Callable[[House], None]) -> None:
+    """Over a restart, a snapshot, another name, a copy and a dump."""
+    kept(house, "s", max_len=0, keep_unacknowledged=True)
+    house.fill("s", 5)
+    way(house)
+    house.keep_house()
+    assert (len(house.live("s")), held(house)) == (5, "no group")
+
+
+@pytest.mark.parametrize("way", _ALL_ITS_WAYS)
+@pytest.mark.parametrize("destroy", [XGroupDestroy, DeleteGroup])
+def test_without_its_last_group_nothing_is_unacknowledged(
+    house: House, way: Callable[[House], None], destroy: type[XGroupDestroy | DeleteGroup]
+) -> None:
+    """Whoever removes it wants no more of it: limits are kept, in whichever way the stream goes on."""
+    house.fill("s", 5)
+    house.run(XGroupCreate(stream="s", group="g", start=0))
+    house.run(destroy(stream="s", group="g"))
+    way(house)
     kept(house, "s", max_len=1, keep_unacknowledged=True)
+    way(house)
+    house.keep_house()
+    assert (house.live("s"), held(house)) == (["5-0"], "")
+    house.check()
+
+
+def test_a_stream_made_anew_has_had_no_group(house: House) -> None:
+    """It is another generation."""
+    house.fill("s", 1)
+    house.run(XGroupCreate(stream="s", group="g", start=0))
+    house.run(Delete(streams=["s"]))
+    kept(house, "s", max_len=0, keep_unacknowledged=True)
     house.fill("s", 5)
     house.keep_house()
-    assert house.live("s") == ["5-0"]
+    assert (len(house.live("s")), held(house)) == (5, "no group")
+
+
+_CAPS = {"memory_full": 1, "quota_exceeded": None, "storage_full": None}
+
+
+@pytest.mark.parametrize("code", _CAPS)
+@pytest.mark.parametrize("others", [[], [adding("other")]])
+@pytest.mark.parametrize("is_kept", [True, False])
+async def test_a_refusal_for_want_of_room_names_the_stream_that_keeps_all(
+    code: str, others: list[XAdd], *, is_kept: bool
+) -> None:
+    """Alone and among others, by each code there is; not where it would be trimmed."""
+    assert _CAPS.keys() == errors.OF_ROOM
+    disk, size = MemoryStorage(space_bytes=64 << 20), 32 << 20 if code == "storage_full" else 20_000
+    quotas = [Quota("*", "", lambda _: True, None, 10_000)] if code == "quota_exceeded" else []
+    large = XAdd(stream="s", bodies=[entries.body([("a", "x" * size)])])
+    retention = Retention(max_len=0 if is_kept else None, keep_unacknowledged=is_kept)
+    async with Engine.open(disk, clock=HandClock(), fsync="no") as engine:
+        await reply_to(engine, EnsureStream(stream="s", retention=retention))
+    caps = Caps(memory_bytes_max=_CAPS[code])
+    async with Engine.open(disk, clock=HandClock(), fsync="no", caps=caps) as engine:
+        refusal = None
+        while refusal is None:
+            try:
+                await turn_of(engine, [*others, large], quotas=quotas)
+            except EngineError as error:
+                refusal = error
+    assert refusal.code == code
+    named = {"stream": "s", "held_by": "no group"} if is_kept else {}
+    assert {name: refusal.members.get(name) for name in named} == named
+    assert ("make its group" in refusal.detail, "held_by" in refusal.members) == (is_kept,) * 2
+
+
+def held(house: House) -> str:
+    return house.of(StreamInfo, XInfoStream(stream="s")).held_by
 
 
 def test_nothing_goes_that_is_not_archived(house: House) -> None:

@@ -170,6 +170,7 @@ export class StreamPage extends EventTarget {
       `${formatCount(stream.entries_added)} added in total`,
       stream.length === 0 ? "" : `${stream.first_id} … ${stream.last_id}`,
       describeRetention(stream.retention),
+      stream.held_by === "no group" ? "keeps all until it has a group" : "",
       stream.media_type ?? "",
       stream.forked_from === undefined ? "" : `fork of ${stream.forked_from}`,
     ].filter((figure) => figure !== "").join("  ·  "));
@@ -230,13 +231,14 @@ export class StreamPage extends EventTarget {
 
   async changeLimits() {
     if (this.stream === null) return;
+    const { groups, retention } = this.stream;
     const values = await ask({
       title: `Limits of ${this.name}`,
       text: "The oldest entries beyond a limit are removed. Leave a field empty for no limit.",
-      fields: retentionFields(this.stream.retention),
+      fields: retentionFields(retention),
       submit: "Set limits",
       dangerous: true,
-      preview: (input) => previewLimits(this.name, parseRetention(input)),
+      preview: (input) => previewLimits(this.name, parseRetention(input), groups),
       work: async (input) => {
         await api.changeRetention(this.name, parseRetention(input));
         return "Limits set";

@@ -23,6 +23,7 @@ end
 if not info then
   begin_stream(stream, ARGV[1], KEYS[2])
 end
+redis.call('HSET', KEYS[2], 'had_group', '1')
 -- Another program may have removed a group of that name.
 set_policy(KEYS[2], group, 7, true)
 return 1

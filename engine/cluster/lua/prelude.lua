@@ -8,7 +8,8 @@
 -- Metadata: g generation, r removed_upto, b entries-added less length as it was after the last removal through
 -- Weir, p the primary that gave the last ID by clock, f the floor: no ID by clock was above it,
 -- t takeovers, c the end of a closed stream: when it was closed (ms), and why; the retention,
--- 'max_len' and so on (kept.py), o and z its bytes; of each group its policy, 'ack_timeout_ms/<group>' and so on.
+-- 'max_len' and so on (kept.py), o and z its bytes; whether it had a group, had_group; of each group its policy,
+-- 'ack_timeout_ms/<group>' and so on.
 -- Of Durable Streams: media, its kind without parameters, the config that it was created with, ttl in ms, s the last
 -- Stream-Seq; of a fork its source and source_meta, the key of that one's metadata; of a source the number of its
 -- forks, and of each 'fork/<fork>' the key of its metadata. A stream that is not there and has forks was removed.

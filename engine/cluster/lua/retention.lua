@@ -192,9 +192,25 @@ local function enforce_bytes(stream, meta, kept, exact)
   return has_more
 end
 
--- Cut what the retention does not keep: roughly, or `exact`. Whether there is more to do.
+-- Whether there is or was a group, as far as is known: another program may have made and removed one between two looks.
+local function had_group(stream, meta)
+  if redis.call('HEXISTS', meta, 'had_group') == 1 then
+    return true
+  end
+  local has_group = find(stream)['groups'] > 0
+  if has_group then
+    redis.call('HSET', meta, 'had_group', '1')
+  end
+  return has_group
+end
+
+-- Cut what the retention does not keep: roughly, or `exact`. Whether there is more to do. A stream that keeps what is
+-- not acknowledged and never had a group keeps all, up to `max_bytes`.
 local function enforce(stream, meta, exact)
   local kept = metadata(meta, unpack(RETENTION))
+  if kept.keep_unacknowledged and not had_group(stream, meta) then
+    kept.max_len, kept.max_age_ms, kept.keep_unacknowledged = nil, nil, nil
+  end
   local has_more = kept.max_len and enforce_length(stream, meta, kept, exact)
   has_more = kept.max_age_ms and enforce_age(stream, meta, kept) or has_more
   return kept.max_bytes and enforce_bytes(stream, meta, kept, exact) or has_more or false

@@ -33,6 +33,7 @@ class StreamInfo(TypedDict):
     expires_at: str | None
     memory_bytes: int
     closed: bool
+    held_by: NotRequired[str]
 
 
 class GroupInfo(TypedDict):

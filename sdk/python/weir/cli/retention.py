@@ -61,7 +61,10 @@ class RetentionOptions(options.GatewayOptions):
         str | None, typer.Option(parser=_bytes, metavar="SIZE", help="size as JSON, such as 2g, or none")
     ] = None
     keep_unacknowledged: Annotated[
-        bool | None, typer.Option(help="keep what a group has still to read or to acknowledge")
+        bool | None,
+        typer.Option(
+            help="keep what a group has still to read or to acknowledge, and all until there was one"
+        ),
     ] = None
     keep_unarchived: Annotated[bool | None, typer.Option(help="keep what is not archived")] = None
     is_agreed: options.Yes = False
@@ -91,7 +94,8 @@ def retention(given: RetentionOptions) -> None:
             answer = client.call("PATCH", path, body={"retention": changes}, repeatable=True)
         else:
             answer = client.call("GET", path)
-    kept: dict[str, Any] = answer["retention"]
+    held = {"held_by": answer["held_by"]} if "held_by" in answer else {}
+    kept: dict[str, Any] = answer["retention"] | held
     if not given.as_json and kept.get("max_age_ms") is not None:
         kept = {**kept, "max_age_ms": format_ms(kept["max_age_ms"])}
     output.members(kept, as_json=given.as_json)
@@ -105,9 +109,11 @@ def _agree(client: "Client", given: RetentionOptions, changes: dict[str, Any]) -
     # What is no longer kept goes at once, too, by limits that stay.
     if all(value is None or value is True for value in changes.values()):
         return
-    kept_now = client.call("GET", path)["retention"]
-    limits = {**kept_now, **changes}
+    stream = client.call("GET", path)
+    limits = {**stream["retention"], **changes}
     trims = [("maxlen", limits["max_len"]), ("older_than_ms", limits["max_age_ms"])]
+    if "held_by" in stream and limits["keep_unacknowledged"]:
+        trims = []
     gone = pending = 0
     for name, value in trims:
         if value is not None:

@@ -2081,7 +2081,7 @@ export interface components {
             readonly max_age_ms?: number | null;
             /** @description bytes of the entries as JSON */
             readonly max_bytes?: number | null;
-            /** @description keep what a group has still to read or to acknowledge */
+            /** @description keep what a group has still to read or to acknowledge; until there was a group, everything up to `max_bytes` */
             readonly keep_unacknowledged?: boolean;
             /** @description keep what lies above `archived_up_to` */
             readonly keep_unarchived?: boolean;
@@ -2232,6 +2232,8 @@ export interface components {
             readonly media_type?: string;
             /** @description the stream that it is a fork of */
             readonly forked_from?: string;
+            /** @description what keeps all of it in spite of its limits: `no group` where it keeps what is not acknowledged, and never had a group */
+            readonly held_by?: string;
         };
         /** @description What is named changes, all else stays. A limit of null goes. */
         readonly StreamChanges: {
@@ -2325,6 +2327,8 @@ export interface components {
             readonly media_type?: string;
             /** @description the stream that it is a fork of */
             readonly forked_from?: string;
+            /** @description what keeps all of it in spite of its limits: `no group` where it keeps what is not acknowledged, and never had a group */
+            readonly held_by?: string;
             readonly entries?: readonly components["schemas"]["Entry"][];
             readonly group_details?: readonly components["schemas"]["GroupDetails"][];
         };
