@@ -152,6 +152,7 @@ class Gateway:
             open_connections=self.connections(),
             following=self.waits.count,
             failed=self.reports.failed_conversations,
+            faults={str(spoken): count for spoken, count in self.reports.faults.counts.items()},
             failing=self.health.failing,
             pools=self.limits.budgets.figures,
         )

@@ -454,7 +454,8 @@ def http_service(settings: Settings, app: App, serve: AsgiApp) -> HttpService:
             settings.entry_bytes_max + FRAME_OVERHEAD_BYTES,
         )
     )
-    return HttpService(serve, limits, app.refuse, connect, app.gateway.clock)
+    gateway = app.gateway
+    return HttpService(serve, limits, app.refuse, connect, gateway.clock, gateway.reports.faults)
 
 
 def _http_server(

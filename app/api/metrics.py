@@ -91,6 +91,8 @@ def _add_report(figures: Figures, report: Report) -> None:
     figures.add("weir_request_seconds", report.seconds.histogram)
     for code, count in report.rejected.items():
         figures.add("weir_rejected_total", count, code)
+    for door, count in report.faults.items():
+        figures.add("weir_faults_total", count, door)
     for api, count in report.delivered.items():
         figures.add("weir_entries_delivered_total", count, api)
     for door, count in report.connections.items():

@@ -42,6 +42,12 @@ FAMILIES: Final = {
             "weir_request_seconds", _H, (), "Time to answer, without reads that wait and live connections"
         ),
         Family("weir_rejected_total", _C, ("code",), "Refusals, by the code of the problem"),
+        Family(
+            "weir_faults_total",
+            _C,
+            ("door",),
+            "Errors of the gateway itself that a connection has met, by protocol",
+        ),
         Family("weir_entries_published_total", _C, (), "Entries appended to streams, dead letters included"),
         Family("weir_entries_delivered_total", _C, ("door",), "Entries sent to readers, by API"),
         Family("weir_dead_letters_total", _C, (), "Entries moved to dead-letter streams"),

@@ -58,6 +58,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     open_connections: int
     following: int
     failed: int
+    faults: Mapping[str, int]
     failing: Sequence[str]
     loop_lag: Timings
     history_fetches: Mapping[str, int]
@@ -72,6 +73,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         open_connections: int,
         following: int,
         failed: int,
+        faults: Mapping[str, int],
         failing: Sequence[str],
         pools: Mapping[str, PoolFigures],
     ) -> Self:
@@ -94,6 +96,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
             open_connections=open_connections,
             following=following,
             failed=failed,
+            faults=faults,
             failing=failing,
             loop_lag=Timings.of(counters.loop_lag),
             history_fetches=dict(counters.history_fetches),
@@ -117,6 +120,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
             open_connections=self.open_connections + other.open_connections,
             following=self.following + other.following,
             failed=self.failed + other.failed,
+            faults=_sum(self.faults, other.faults),
             failing=sorted({*self.failing, *other.failing}),
             loop_lag=self.loop_lag.plus(other.loop_lag),
             history_fetches=_sum(self.history_fetches, other.history_fetches),

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from app.glob import Glob
 from app.metrics.counters import Counters
 from app.metrics.dead_letter_log import DeadLetterLog
+from app.metrics.faults import Faults
 from app.metrics.slow_turns import SlowTurns
 from app.metrics.tracing import Tracer
 from app.settings import Settings
@@ -59,6 +60,7 @@ class Reports:
         self.measured_streams = StreamSelection(settings.metrics_streams)
         self.dead_letters = DeadLetterLog(clock.monotonic)
         self.slow_turns = SlowTurns(clock.wall_ms)
+        self.faults = Faults(clock.monotonic)
 
     def trace_read(self, group: str, consumer: str, reply: GroupRead) -> None:
         """Trace what a group is given, if traces are wanted."""

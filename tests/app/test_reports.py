@@ -11,7 +11,15 @@ POOLS: Final = {"output": PoolFigures(10, 20, 3, 1)}
 
 
 def report(counters: Counters) -> Report:
-    return Report.of(counters, open_connections=3, following=2, failed=1, failing=("disk_full",), pools=POOLS)
+    return Report.of(
+        counters,
+        open_connections=3,
+        following=2,
+        failed=1,
+        faults={"resp": 1},
+        failing=("disk_full",),
+        pools=POOLS,
+    )
 
 
 def count(counters: Counters, requests: int = 1) -> None:
@@ -37,6 +45,7 @@ def test_counts_of_a_process_that_has_ended_stay() -> None:
         found = total(reports, report(other))
         assert found.requests == [(ROUTE, 200, 2)]
         assert (found.rejected["no_stream"], found.delivered["sse"], found.failed) == (2, 2, 2)
+        assert found.faults == {"resp": 2}
         assert (sum(found.seconds.counts), sum(found.loop_lag.counts)) == (2, 2)
         assert (found.open_connections, found.following, found.connections["http"]) == (3, 2, 3)
         assert found.pools == {"output": PoolFigures(10, 20, 6, 2)}

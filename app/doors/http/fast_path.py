@@ -110,48 +110,64 @@ class FastPathConnection(HttpConnection):
 
     def data_received(self, data: bytes) -> None:
         lane, self.lane = self.lane, None
-        if lane is not None and lane.take_bytes(data):
-            return
-        if self._held or self.answering is not None:
-            self._hold(data)
-            if self.answering is not None or self._catching_up or self._missing_bytes > 0:
+        try:
+            if lane is not None and lane.take_bytes(data):
                 return
-            data, lane = self._release(), self._last_lane
-            if lane is not None and self.is_between_requests and lane.take_bytes(data):
-                # Its body came later than its head.
-                self.end_deadline()
-                return
-        rest = self._serve(data)
+            if self._held or self.answering is not None:
+                self._hold(data)
+                if self.answering is not None or self._catching_up or self._missing_bytes > 0:
+                    return
+                data, lane = self._release(), self._last_lane
+                if lane is not None and self.is_between_requests and lane.take_bytes(data):
+                    # Its body came later than its head.
+                    self.end_deadline()
+                    return
+            rest = self._serve(data)
+        except Exception as error:  # noqa: BLE001 - the transport would cut the connection, and say nothing
+            rest = self._rest_behind(error, data)
         if rest:
             super().data_received(rest)
+
+    def _rest_behind(self, error: Exception, data: bytes) -> bytes:
+        """What is left for the parser where a request has met an error of the gateway: all of it, unless
+        the request has begun, and may have been done.
+        """
+        if self.answering is None:
+            self.service.faults.note("http", error)
+            return data
+        self.fail(error)
+        return b""
 
     def _serve(self, data: bytes) -> bytes:
         """Serve plain requests. Returns the bytes that are for the parser."""
         at = 0
-        for number in range(_AT_ONCE_MAX):
-            if number and (at == len(data) or not self.shared.gateway.limits.cycle.has_time()):
-                break
-            # What comes next goes first: a request before it may have been answered at once.
-            self.lane = None
-            is_in_turn = at < len(data) and self.is_between_requests
-            request = self.shared.requests.read(data, at) if is_in_turn else None
-            if request is None:
-                return data[at:]
-            end = at + request.end
-            if request.end - request.body_at > FREE_BYTES:
-                # The ordinary way holds memory for it first.
-                return data[at:]
-            if end > len(data):
-                self._await_body(data[at:], end - len(data))
-                return b""
-            self._find_caller(request.head)
-            if not self.may_go_on(data[at:]):
-                return b""
-            if not self._begin(request, data[at:end]):
-                return data[at:]
-            at = end
-            if self.answering is not None:
-                break
+        try:
+            for number in range(_AT_ONCE_MAX):
+                if number and (at == len(data) or not self.shared.gateway.limits.cycle.has_time()):
+                    break
+                # What comes next goes first: a request before it may have been answered at once.
+                self.lane = None
+                is_in_turn = at < len(data) and self.is_between_requests
+                request = self.shared.requests.read(data, at) if is_in_turn else None
+                if request is None:
+                    return data[at:]
+                end = at + request.end
+                if request.end - request.body_at > FREE_BYTES:
+                    # The ordinary way holds memory for it first.
+                    return data[at:]
+                if end > len(data):
+                    self._await_body(data[at:], end - len(data))
+                    return b""
+                self._find_caller(request.head)
+                if not self.may_go_on(data[at:]):
+                    return b""
+                if not self._begin(request, data[at:end]):
+                    return data[at:]
+                at = end
+                if self.answering is not None:
+                    break
+        except Exception as error:  # noqa: BLE001 - as above
+            return self._rest_behind(error, data[at:])
         if at < len(data):
             self._hold(data[at:])
             if self.answering is None:
@@ -206,10 +222,9 @@ class FastPathConnection(HttpConnection):
                 self._catch_up()
             elif not self.transport.is_closing():
                 self._begin_in_turn(begin)
-        except Exception:
-            # As the loop does when `data_received` raises.
+        except Exception as error:  # noqa: BLE001 - others wait behind it
+            self.service.faults.note("http", error)
             self.transport.abort()
-            raise
 
     def client_of(self, head: Head) -> Client | None:
         """The address of a request's client: the peer's, or the one that a trusted proxy has sent."""

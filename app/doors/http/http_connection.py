@@ -33,7 +33,6 @@ from app.http.responses import (
     TRANSPORT_EXTENSION,
     WAITED_STATE,
     WRITE_EXTENSION,
-    Response,
     Scope,
 )
 from app.live.stalls import STALL_S_MAX
@@ -110,14 +109,17 @@ class HttpConnection(Client):
 
     def data_received(self, data: bytes) -> None:
         """Parse, unless requests before it still wait for their answers."""
-        if self._behind is not None:
-            self._behind += data
-            self.pause_reading()
-        elif self.is_behind:
-            self.backlog += data
-            self.pause_reading()
-        else:
-            self._parse_slices(data)
+        try:
+            if self._behind is not None:
+                self._behind += data
+                self.pause_reading()
+            elif self.is_behind:
+                self.backlog += data
+                self.pause_reading()
+            else:
+                self._parse_slices(data)
+        except Exception as error:  # noqa: BLE001 - the transport would cut the connection, and say nothing
+            self.fail(error)
 
     def eof_received(self) -> None:
         """Note that the client leaves. The transport closes next: HTTP's clients do not close one direction
@@ -423,12 +425,20 @@ class HttpConnection(Client):
             self.pause_reading()
             return
         if last is None or last.is_answered or not last.is_started:
-            self._write_refusal(self.service.refuse(refusal))
+            self._write_refusal(refusal)
         self.transport.close()
 
-    def _write_refusal(self, response: Response) -> None:
+    def _write_refusal(self, refusal: RefusalError) -> None:
+        response = self.service.refuse(refusal)
         lines = header_lines([*self.default_headers, *response.raw_headers, CLOSE])
         self.transport.write(b"%b%b\r\n%b" % (status_line(response.status_code), lines, bytes(response.body)))
+
+    def fail(self, error: Exception) -> None:
+        """Answer that the gateway has failed to read what came, and close."""
+        self.service.faults.note("http", error)
+        # A refusal may be what has failed, and was not written.
+        self._is_refused = False
+        self._refuse(RefusalError("internal", "something went wrong in the gateway; its log has more"))
 
     def shutdown(self) -> None:
         """Close the connection once its requests are answered."""

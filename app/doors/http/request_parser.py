@@ -17,7 +17,7 @@ from app.doors.http.answer_heads import Header
 from app.errors import RefusalError
 
 # Forms of a target: a path, `*`, or a whole URL, whose host has to be that of the Host header.
-_ABSOLUTE: Final = re.compile(rb"https?://([^/?]*)(?:[/?].*)?", re.IGNORECASE | re.DOTALL)
+_ABSOLUTE: Final = re.compile(rb"https?://([^/?]*)/.*", re.IGNORECASE | re.DOTALL)
 # What a head has besides its method, its path and its headers.
 _LINE_BYTES: Final = len("  HTTP/1.1\r\n\r\n")
 
@@ -30,6 +30,10 @@ class _HeadTooLargeError(Exception):
 
 class _AmbiguousError(Exception):
     """Also raised inside the parser: a proxy may have read this head in another way."""
+
+
+# What says in the parser that bytes are refused. Anything else that is raised there is a fault of ours.
+_REFUSING: Final = (_HeadTooLargeError, _AmbiguousError, httptools.HttpParserError)
 
 
 class RequestHead(NamedTuple):
@@ -104,7 +108,10 @@ class RequestParser:
     def _feed(self, data: bytes) -> bytes:
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserError:
+        except httptools.HttpParserError as error:
+            cause = error.__context__
+            if isinstance(error, httptools.HttpParserCallbackError) and not isinstance(cause, _REFUSING):
+                raise cause or error from None
             _log.warning("Invalid HTTP request received.")
             if self._parsed_bytes > self._head_bytes_max:
                 raise self._too_large from None
@@ -188,9 +195,9 @@ class RequestParser:
 
     def on_message_complete(self) -> None:
         """Note the last byte of a request."""
-        self.is_over = True
         if self.handshake is None:
             self._sink.end_request()
+        self.is_over = True
 
 
 def _is_for_websocket(headers: Sequence[Header]) -> bool:
@@ -209,8 +216,10 @@ def _is_ambiguous(version: str, target: bytes, headers: Sequence[Header]) -> boo
         return True
     if codings and codings[0].strip().lower() != b"chunked":
         return True
+    if b"#" in target or not target.isascii():
+        return True
     if target.startswith(b"/") or target == b"*":
-        return b"#" in target
+        return False
     absolute = _ABSOLUTE.fullmatch(target)
     hosts = [value.lower() for name, value in headers if name == b"host"]
-    return absolute is None or b"#" in target or hosts != [absolute[1].lower()]
+    return absolute is None or hosts != [absolute[1].lower()]

@@ -12,6 +12,7 @@ from app.doors.http.answer_heads import Header, ServerHeaders
 from app.doors.http.asgi_request import AsgiApp
 from app.errors import RefusalError
 from app.http.responses import Response
+from app.metrics.faults import Faults
 from engine import Clock
 
 # Makes the answer to a refused request; its request ID is in the log.
@@ -47,12 +48,19 @@ class HttpService:
     """One port: what serves its requests, and what is under way."""
 
     def __init__(
-        self, app: AsgiApp, limits: Limits, refuse: Refuse, websocket: WebSocketFactory, clock: Clock
+        self,
+        app: AsgiApp,
+        limits: Limits,
+        refuse: Refuse,
+        websocket: WebSocketFactory,
+        clock: Clock,
+        faults: Faults,
     ) -> None:
         self.app = app
         self.limits = limits
         self.refuse = refuse
         self.websocket = websocket
+        self.faults = faults
         self.connections: set[ServedConnection] = set()
         self.tasks: set[asyncio.Task[None]] = set()
         self._headers = ServerHeaders(clock)

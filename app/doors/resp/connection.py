@@ -118,14 +118,17 @@ class RespConnection(Client):
     def data_received(self, data: bytes) -> None:
         """Bytes have arrived."""
         lane, self._lane = self._lane, None
-        if self._ended or (lane is not None and lane.take_bytes(data)):
-            return
-        self.backlog += data
-        self.received_bytes += len(data)
-        is_behind = self._work.is_busy or self.has_unsent or self._turn.is_waiting
-        if is_behind and len(self.backlog) > _WAITING_BYTES_MAX:
-            self.set_reading(wanted=False)
-        self.go_on()
+        try:
+            if self._ended or (lane is not None and lane.take_bytes(data)):
+                return
+            self.backlog += data
+            self.received_bytes += len(data)
+            is_behind = self._work.is_busy or self.has_unsent or self._turn.is_waiting
+            if is_behind and len(self.backlog) > _WAITING_BYTES_MAX:
+                self.set_reading(wanted=False)
+            self.go_on()
+        except Exception as error:  # noqa: BLE001 - the transport would cut the connection, and say nothing
+            self.fail(error)
 
     def eof_received(self) -> bool:
         """The client sends nothing more. What it has sent is answered first, unless that would wait."""
@@ -455,7 +458,7 @@ class RespConnection(Client):
 
     def fail(self, error: BaseException) -> None:
         """End with an error: which commands of a run have changed something is not known."""
-        self.loop.call_exception_handler({"message": "a command failed", "exception": error})
+        self._port.gateway.reports.faults.note("resp", error)
         self.account.refuse(errors.internal())
         self.end(_FAULT)
 

@@ -22,6 +22,7 @@ from app.doors.client import place_of
 from app.gateway import Receive
 from app.http.responses import Scope, Send
 from app.live.waiting import ClientLeftError
+from app.metrics.faults import Faults
 
 Message = MutableMapping[str, Any]
 AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
@@ -39,6 +40,7 @@ class Service(Protocol):
     app: AsgiApp
     tasks: set[asyncio.Task[None]]
     connections: set[Any]
+    faults: Faults
 
     @property
     def default_headers(self) -> list[tuple[bytes, bytes]]:
@@ -69,10 +71,11 @@ class Handshake:
         self._refusal: Response | None = None
         self._has_connected = False
         self._left: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.is_over = False
+        self.has_begun = self.is_over = False
 
     def begin(self, head: bytes, state: Mapping[str, Any], extensions: Mapping[str, Any]) -> None:
         """Have the application answer the request; the library refuses what is no handshake."""
+        self.has_begun = True
         self._protocol.receive_data(head)
         (request,) = self._protocol.events_received() or (None,)
         if not isinstance(request, Request):

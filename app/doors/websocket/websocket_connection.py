@@ -49,8 +49,8 @@ _MESSAGES: Final = (Opcode.TEXT, Opcode.BINARY, Opcode.CONT)
 _CLOSE: Final = bytes([0x80 | Opcode.CLOSE])
 SLOW_READER_CLOSE: Final = 4004
 FLOOD_CLOSE: Final = 4005
-# As other refusals that are over in a moment.
-OVERLOADED_CLOSE: Final = 4000
+# What is over in a moment, or has failed here.
+PASSING_CLOSE: Final = 4000
 # Where the application finds the connection, once it has accepted it.
 EXTENSION: Final = "weir.socket"
 
@@ -180,7 +180,6 @@ class WebSocketConnection(Client):
         self._state = state
         # Without extensions: nothing is compressed.
         self._protocol = ServerProtocol(max_size=self.limits.message_bytes_max)
-        self._handshake: Handshake | None = None
         self._listener: Listener | None = None
         self._ends, self._parts = FrameEnds(), MessageParts()
         self._feeding = self._lingering = self._held = False
@@ -201,8 +200,7 @@ class WebSocketConnection(Client):
     def listen(self, listener: Listener, budgets: Budgets) -> None:
         """Pass messages to this listener from now on; before, nothing is read."""
         self._listener, self.budgets = listener, budgets
-        if self._handshake is not None:
-            self._handshake.release()
+        self._handshake.release()
         self._read_on()
 
     @property
@@ -285,6 +283,7 @@ class WebSocketConnection(Client):
         """Begin: HTTP hands the connection over."""
         self._counted = _Counted(cast("asyncio.Transport", transport), self.loop)
         super().connection_made(cast("asyncio.Transport", self._counted))
+        self._handshake = Handshake(self, self._service, self._protocol)
         self._service.connections.add(self)
         # A paused peer has not taken everything: begin no frame. Over TLS a limit of 0 bytes would pause at
         # once, and up to 64 KiB that wait below TLS count as sent.
@@ -311,16 +310,14 @@ class WebSocketConnection(Client):
         self.is_lost = True
         if self._close_timer is not None:
             self._close_timer.cancel()
-        if self._handshake is not None:
-            self._handshake.leave()
+        self._handshake.leave()
         if self._listener is not None:
             self._listener.lost(sent_bytes)
 
     def shutdown(self) -> None:
         """The port stops. The gateway's drain ends sessions."""
         if self._listener is None:
-            if self._handshake is not None:
-                self._handshake.fail()
+            self._handshake.fail()
             self.transport.close()
 
     @property
@@ -352,18 +349,30 @@ class WebSocketConnection(Client):
 
     def data_received(self, data: bytes) -> None:
         """Bytes have arrived: first the head of the handshake, whole."""
-        if self._handshake is None:
-            self._handshake = Handshake(self, self._service, self._protocol)
-            self._handshake.begin(data, self._state, {EXTENSION: self})
-        elif not self._lingering:
-            taken = 0 if self.backlog or self._feeding else self._take_messages(data)
-            if taken < len(data):
-                self.backlog += memoryview(data)[taken:]
-                self.received_bytes += len(data)
-                if self._feeding:
-                    self._hold_arrived()
-                else:
-                    self._feed()
+        try:
+            if not self._handshake.has_begun:
+                self._handshake.begin(data, self._state, {EXTENSION: self})
+            elif not self._lingering:
+                taken = 0 if self.backlog or self._feeding else self._take_messages(data)
+                if taken < len(data):
+                    self.backlog += memoryview(data)[taken:]
+                    self.received_bytes += len(data)
+                    if self._feeding:
+                        self._hold_arrived()
+                    else:
+                        self._feed()
+        except Exception as error:  # noqa: BLE001 - the transport would cut the connection, and say nothing
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        """Close: the gateway has failed to read what came."""
+        self._service.faults.note("websocket", error)
+        if not self._handshake.is_over:
+            self._handshake.fail()
+            self.transport.close()
+        else:
+            self.close_with(PASSING_CLOSE, "internal")
+            self._linger()
 
     def _take_messages(self, data: bytes | bytearray) -> int:
         """Take the plain text messages at the beginning of `data`, without the library. Returns their length.
@@ -405,6 +414,12 @@ class WebSocketConnection(Client):
         self._feeding = False
         self._hold_arrived()
         self._read_on()
+
+    def _feed_soon(self) -> None:
+        try:
+            self._feed()
+        except Exception as error:  # noqa: BLE001 - as above
+            self._fail(error)
 
     def _feed_library(self, piece: bytes) -> None:
         self._message_bytes += len(piece)
@@ -544,13 +559,13 @@ class WebSocketConnection(Client):
         try:
             self.hold_input(size, is_clients_turn=is_clients_turn)
         except EngineError as refusal:
-            self.close_with(OVERLOADED_CLOSE, refusal.code)
+            self.close_with(PASSING_CLOSE, refusal.code)
             self._linger()
 
     def _read_on(self) -> None:
         if self.backlog and not self._feeding and self._takes_in():
             self._feeding = True
-            self.loop.call_soon(self._feed)
+            self.loop.call_soon(self._feed_soon)
         self._set_reading()
 
     def _set_reading(self) -> None:
