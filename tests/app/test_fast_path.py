@@ -185,6 +185,31 @@ def test_whatever_comes_in_whatever_pieces_is_answered_in_order_and_alike(
     assert full.count(b"HTTP/1.1 ") >= 1
 
 
+# None of them can be read, nor hides what can be.
+UNREADABLE = [
+    b"x\r\n\r\n",
+    b"GET / HTTP/1.1\r\nHost : a\r\n\r\n",
+    post(ENTRIES, b"", JSON, "Transfer-Encoding: x"),
+]
+
+
+@pytest.mark.parametrize(
+    "unreadable", UNREADABLE, ids=["no request", "a malformed head", "an unknown coding"]
+)
+@pytest.mark.parametrize("name", [*PLAIN, *UNUSUAL])
+def test_what_cannot_be_read_behind_a_request_gets_its_own_answer(
+    pair: Pair, name: str, unreadable: bytes
+) -> None:
+    """But behind a request that is refused, whose body it may be, or that ends its connection."""
+    sent = (PLAIN | UNUSUAL)[name]
+    alone, _ = pair.streams(sent + request("GET /healthz/live", None, "Connection: close"))
+    (fast, full) = pair.streams(sent + unreadable)
+    if alone.startswith(b"HTTP/1.1 2") and alone.count(b"HTTP/1.1 ") == 2:
+        assert fast == full
+        assert [int(one[:3]) for one in full.split(b"HTTP/1.1 ")[1:]][1:] == [400]
+    assert b"\r\nconnection: close\r\n" in full.rpartition(b"HTTP/1.1 ")[2]
+
+
 def test_answers_come_in_the_order_of_their_requests(pair: Pair) -> None:
     """Hundreds sent at once, fast and full ones in turn, more than one is listened to ahead."""
     mixed = [post("/v1/streams/order/entries", b'{"fields":{"n":"%d"}}' % n) for n in range(1_000)]

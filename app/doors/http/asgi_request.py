@@ -20,6 +20,7 @@ AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 # With more of a body waiting, nothing is read.
 _WAITING_BYTES_MAX: Final = 64 << 10
 _BODILESS: Final = (204, 304)
+_REFUSED: Final = 400
 _FAILURE: Final = b"Internal Server Error"
 _FAILURE_HEADERS: Final = (
     (b"content-type", b"text/plain; charset=utf-8"),
@@ -42,6 +43,8 @@ class Connection(Protocol):
     async def drain(self) -> None: ...
     @property
     def default_headers(self) -> list[Header]: ...
+    @property
+    def is_unread_behind(self) -> bool: ...
     def end_answer(self) -> None: ...
 
 
@@ -189,6 +192,9 @@ class AsgiRequest:
                 has_length, self._left_bytes = True, int(value)
             elif name == b"connection":
                 is_closing |= b"close" in [token.strip() for token in value.lower().split(b",")]
+        if status >= _REFUSED and self._connection.is_unread_behind:
+            # It may be a body that this request should have had: the one refusal is of both.
+            self.keeps_alive = False
         self.keeps_alive &= not is_closing
         if not self.keeps_alive and not is_closing:
             sent.append((b"connection", b"close"))

@@ -66,8 +66,9 @@ class HttpConnection(Client):
         # The state that its requests and its WebSocket begin with.
         self.state: Mapping[str, Any] = {}
         self.departure = Departure()
-        # Further bytes are ignored; earlier requests are still answered.
+        # Further bytes are ignored; earlier requests are still answered, and then this is.
         self._is_refused = False
+        self._refusal: RefusalError | None = None
         # The request that came last, the one that is answered now, and those between them.
         self._last: AsgiRequest | None = None
         self._answered: AsgiRequest | None = None
@@ -277,12 +278,20 @@ class HttpConnection(Client):
         """The server's headers; a new list each second."""
         return self.service.default_headers
 
+    @property
+    def is_unread_behind(self) -> bool:
+        """Whether what has come behind the request that is answered now cannot be read."""
+        return self._refusal is not None and not self._pipeline
+
     def end_answer(self) -> None:
         """Go on with the next request, or be idle."""
         if not self.transport.is_closing():
             self.resume_reading()
             if self._pipeline:
                 self._start(self._pipeline.popleft())
+            elif self._refusal is not None:
+                self._write_refusal(self._refusal)
+                self.transport.close()
             elif self._behind is not None:
                 self._begin_handshake()
             else:
@@ -409,22 +418,27 @@ class HttpConnection(Client):
             self._refuse(RefusalError("request_timeout", detail))
 
     def _refuse(self, refusal: RefusalError) -> None:
-        """Answer with the reason if no answer has begun, and close.
-
-        If earlier requests still wait for their answers, the refusal would be taken for the first of those:
-        they are answered, and then the connection closes without it.
+        """Answer with the reason if no answer has begun, and close; but behind the answers to earlier
+        requests: the client would take it for the first of those. Behind a refusal nothing is answered.
         """
         if self._is_refused or self.transport.is_closing():
             return
         self._is_refused = True
         self.end_deadline()
-        last = self._last
-        is_of_last = self._parser.is_head_over and not self._parser.is_over
-        if last is not None and not last.is_answered and not is_of_last:
-            last.keeps_alive = False
+        has_begun = self._parser.is_head_over and not self._parser.is_over
+        if has_begun and self._pipeline:
+            # It is refused instead of being begun.
+            self._pipeline.pop()
+            has_begun = False
+        answered = self._answered
+        if answered is not None and not answered.is_answered and not has_begun:
+            self._refusal = refusal
+            if self._parser.is_foreign and self._last is not None:
+                # The answer to the request that asked for another protocol is the last one.
+                self._last.keeps_alive = False
             self.pause_reading()
             return
-        if last is None or last.is_answered or not last.is_started:
+        if answered is None or answered.is_answered or not answered.is_started:
             self._write_refusal(refusal)
         self.transport.close()
 
@@ -437,7 +451,7 @@ class HttpConnection(Client):
         """Answer that the gateway has failed to read what came, and close."""
         self.service.faults.note("http", error)
         # A refusal may be what has failed, and was not written.
-        self._is_refused = False
+        self._is_refused = self._refusal is not None
         self._refuse(RefusalError("internal", "something went wrong in the gateway; its log has more"))
 
     def shutdown(self) -> None:

@@ -80,6 +80,8 @@ class RequestParser:
         self.begun = 0
         # The request to speak WebSocket, once it has come.
         self.handshake: RequestHead | None = None
+        # Whether what comes may be of another protocol, for which a request has asked in vain.
+        self.is_foreign = False
 
     def feed(self, data: bytes) -> bytes:
         """Parse. Returns what stands behind a handshake, and is not HTTP.
@@ -122,6 +124,7 @@ class RequestParser:
             if self.handshake is not None:
                 return behind
             _log.warning("Unsupported upgrade request.")
+            self.is_foreign = True
             if behind:
                 # For a proxy it may be of the other protocol. The request before it is answered as HTTP/1.1.
                 detail = "nothing stands behind an upgrade that is not taken"
