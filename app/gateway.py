@@ -241,7 +241,7 @@ class Gateway:
         """The phase, `storage_failed` if the log accepts no writes, or `backend_unavailable`."""
         if self.phase is not Phase.READY:
             return str(self.phase.value)
-        if self.health.has_log_failed:
+        if self.health.log_failure is not None:
             return "storage_failed"
         if self._engine is not None and self._engine.outage is not None:
             return "backend_unavailable"

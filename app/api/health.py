@@ -43,7 +43,9 @@ class Health(ResponseModel):
         ),
     ]
     progress: LoadProgress = absent()
-    reason: Annotated[str, Field(description="why the backend cannot be used now")] = absent()
+    reason: Annotated[
+        str, Field(description="why the log takes no writes, or the backend cannot be used now")
+    ] = absent()
     failing: Annotated[
         list[str], Field(description="what an operator has to act on, as `weir_failing` of the metrics")
     ] = absent()
@@ -170,7 +172,7 @@ def _health(gateway: Gateway) -> Health:
     health = Health.model_construct(status=gateway.state)
     if gateway.phase in (Phase.STARTING, Phase.RESTARTING) and gateway.progress is not None:
         health.progress = LoadProgress.model_construct(**gateway.progress._asdict())
-    reason = gateway.health.backend_outage()
+    reason = gateway.health.log_failure or gateway.health.backend_outage()
     if reason is not None:
         health.reason = reason
     if failing := gateway.health.failing:

@@ -67,16 +67,17 @@ class Health:
             engine.rewriting.on_failed = _rewrite_failed
 
     @property
-    def has_log_failed(self) -> bool:
-        """Whether the log takes no writes any more."""
-        return self._engine is not None and _has_failed(self._engine.log_figures())
+    def log_failure(self) -> str | None:
+        """Why the log takes no writes any more."""
+        log = None if self._engine is None else self._engine.log_figures()
+        return None if log is None else log.failure
 
     def failures(self) -> dict[str, bool]:
         """What an operator has to act on, and whether it is so now."""
         found = {**self.stale, **{name: check() for name, check in self.checks.items()}}
         if self._engine is not None:
             found |= {
-                "log_failed": self.has_log_failed,
+                "log_failed": self.log_failure is not None,
                 "disk_full": self._is_disk_full,
                 "disk_slow": self._slow_disk.is_slow,
                 "entries_damaged": _has_damages(self._engine.log_figures()),
@@ -95,10 +96,6 @@ class Health:
         """Log that the disk refuses writes for `reason`; without a reason, that it accepts them again."""
         self._is_disk_full = reason is not None
         self._disk_log.change({} if reason is None else {"reason": reason}, is_full=reason is not None)
-
-
-def _has_failed(log: LogFigures | None) -> bool:
-    return log is not None and log.failure is not None
 
 
 def _has_damages(log: LogFigures | None) -> bool:

@@ -7,7 +7,7 @@ Must never know: commands, the keyspace, or what a payload means; nor asyncio.
 
 from engine.log.errors import LogPoisonedError, LogRefusedError, StorageFullError
 from engine.log.files import BaseFile, PreparedSegment, RunsFile
-from engine.log.log import FrameBatch, Log
+from engine.log.log import FrameBatch, Log, OpenFile
 from engine.log.recovery import Recovery
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "Log",
     "LogPoisonedError",
     "LogRefusedError",
+    "OpenFile",
     "PreparedSegment",
     "Recovery",
     "RunsFile",

@@ -21,7 +21,7 @@ little room to begin, and finds some: the ballast (`engine.log.ballast`) is give
 begins without a reserve, and the old one gives back its own as soon as it is synced. Until `end_rewrite` no
 command takes of that room what the base needs.
 
-Threads: nothing here locks. `stage`, `take`, `start_segment`, `begin_rewrite`, `end_rewrite`,
+Threads: nothing here locks. `stage`, `take`, `start_segment`, `begin_rewrite`, `end_rewrite`, `end_look`,
 `ensure_reserve`, `ensure_bare_reserve` and `restore_reserve` belong to one thread; `write` may run in
 another, one batch at a time, in the order taken; `sync` may run in a third, one at a time, beside both; what
 works on files alone (`make_way`, `prepare_segment`, `discard_segment`, `name_segments`, `create_base`,
@@ -94,6 +94,19 @@ _LEAST_ROOM_BYTES = 64 << 10
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 _random_salt: Salt = partial(secrets.randbits, 32)
+
+
+_GONE = (
+    "is not in the data directory any more: it was deleted or moved, or something was mounted over it; put "
+    "the directory back in its place, or export first what is still served: a restart finds none of it"
+)
+
+
+class OpenFile(NamedTuple):
+    """A segment and its open file."""
+
+    segment: Segment
+    handle: Handle
 
 
 class FrameBatch(NamedTuple):
@@ -323,6 +336,25 @@ class Log:
                 raise self._poison("sync", self._segment, error) from error
             self.durable_upto = upto
         return upto
+
+    @property
+    def open_file(self) -> OpenFile:
+        """What the log grows in now."""
+        return OpenFile(self._segment, self._handle)
+
+    def is_in_place(self, file: OpenFile) -> bool:
+        """Whether the next start would find this file. Blocks; for any thread. Raises OSError."""
+        return self._storage.is_in_place(file.segment.name, file.handle)
+
+    def end_look(self, file: OpenFile, *, is_in_place: bool) -> None:
+        """End the look at a file; one in which the log still grows and that was not there poisons it: what is
+        written is lost with the process.
+        """
+        self._check_poison()
+        # A file in which the log does not grow any more may have gone with a rewrite.
+        if file.segment is self._segment and not is_in_place:
+            self.poisoned = f"{file.segment.name} {_GONE}"
+            self._check_poison()
 
     @property
     def descriptor(self) -> int | None:

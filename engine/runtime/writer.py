@@ -25,7 +25,7 @@ from typing import Final
 from engine import errors
 from engine.errors import EngineError
 from engine.histogram import Histogram
-from engine.log import Log, LogPoisonedError, PreparedSegment, StorageFullError
+from engine.log import Log, LogPoisonedError, OpenFile, PreparedSegment, StorageFullError
 from engine.log_figures import Fsync, LogFigures
 from engine.read_handle import Done, Refused, Replies
 from engine.runtime.answers import Answers
@@ -101,6 +101,8 @@ class Writer:
         # The write that a thread does.
         self._writing: asyncio.Future[None] | None = None
         self._syncing: asyncio.Future[int] | asyncio.Future[OSError | None] | None = None
+        # A look whether the log's file is still in its place.
+        self._looking: asyncio.Future[bool] | None = None
         self._kernel_syncs: KernelSyncs | None = None
         self._sync_scheduled = False
         self._sync_upto = 0
@@ -487,7 +489,10 @@ class Writer:
             self._write_again()
         if self._is_full:
             self.look_for_room()
-        if self.log.poisoned is not None or self._fsync == "no":
+        if self.log.poisoned is not None:
+            return
+        self._look_for_file()
+        if self._fsync == "no":
             return
         staged = self.log.staged_upto
         if staged > self.log.durable_upto:
@@ -497,6 +502,25 @@ class Writer:
         since = self._unsynced_since
         if since is not None and self._fsync == "everysec":
             asyncio.get_running_loop().call_at(since + RISK_S_MAX, self._hold_if_late, since)
+
+    def _look_for_file(self) -> None:
+        """Have the thread of the syncs look whether the file is still where a start looks for it."""
+        if self._looking is None:
+            file = self.log.open_file
+            self._looking = asyncio.get_running_loop().run_in_executor(
+                self._thread, self.log.is_in_place, file
+            )
+            self._looking.add_done_callback(partial(self._end_look, file))
+
+    def _end_look(self, file: OpenFile, ended: asyncio.Future[bool]) -> None:
+        self._looking = None
+        # A path that cannot be looked at now says nothing of the file.
+        if self._closed or ended.cancelled() or ended.exception() is not None:
+            return
+        try:
+            self.log.end_look(file, is_in_place=ended.result())
+        except LogPoisonedError:
+            self._fail_all()
 
     def _hold_if_late(self, since: float) -> None:
         """If a sync takes too long, let answers wait for the disk, rather than risk more of what was

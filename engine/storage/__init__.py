@@ -144,6 +144,10 @@ class Storage(ABC):
     def unlink(self, name: str) -> None:
         """Remove a file."""
 
+    def is_in_place(self, name: str, handle: Handle) -> bool:
+        """Whether the next process would find the open file under its name; True where that is not known."""
+        return True
+
     @abstractmethod
     def sync_directory(self) -> None:
         """Return once every name given or taken before the call would survive a power cut."""

@@ -30,6 +30,7 @@ _STATFS_BYTES = 256  # more than any system's struct has; it begins with f_type
 _BLOCK_BYTES = 512
 _UNSUPPORTED = (errno.EOPNOTSUPP, errno.ENOSYS)
 _NOT_OPENED = (errno.ELOOP, errno.ENXIO, errno.EISDIR)  # a link, a pipe or a socket, a directory
+_NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ESTALE)  # of the file or of a directory above it
 _KINDS = {
     stat.S_IFDIR: "a directory",
     stat.S_IFIFO: "a named pipe",
@@ -303,6 +304,19 @@ class FileStorage(Storage):
     def unlink(self, name: str) -> None:
         """Remove a file."""
         os.unlink(name, dir_fd=self._directory)
+
+    def is_in_place(self, name: str, handle: Handle) -> bool:
+        """Compare the file with what the path leads to: the descriptor of a directory follows where it is
+        moved, and leads below what is mounted over it.
+        """
+        assert handle.descriptor is not None, "it is of this storage"
+        try:
+            found = (self._path / name).stat(follow_symlinks=False)
+        except OSError as error:
+            if error.errno in _NOT_THERE:
+                return False
+            raise
+        return os.path.samestat(found, os.fstat(handle.descriptor))
 
     def sync_directory(self) -> None:
         """Call fsync on the directory."""

@@ -275,6 +275,11 @@ class MemoryStorage(Storage):
         self._file(name)
         self._rename_all({name: None})
 
+    def is_in_place(self, name: str, handle: Handle) -> bool:
+        """Whether the name is still that of this file."""
+        assert isinstance(handle, MemoryHandle), "it is of this storage"
+        return handle.is_of(self._disk.live.get(name))
+
     def sync_directory(self) -> None:
         """Make all names durable."""
         self.change("sync_directory", "")
@@ -311,6 +316,10 @@ class MemoryHandle(Handle):
         self._storage = storage
         self._name = name
         self._file = file
+
+    def is_of(self, file: _DiskFile | None) -> bool:
+        """Whether it is open for this file."""
+        return self._file is file
 
     def append(self, content: bytes) -> None:
         """Write at the end; on a full disk or on a fault only a part of it."""

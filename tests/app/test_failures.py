@@ -3,6 +3,7 @@
 import ast
 import asyncio
 import errno
+import json
 import re
 import secrets
 from collections.abc import Iterator
@@ -25,6 +26,8 @@ from engine.storage.memory import MemoryStorage
 from tests.app.conftest import BASE
 from tests.app.metrics import scrape, value
 from tests.engine.clocks import HandClock
+from tests.server import Server
+from tests.waiting import until
 
 ENTRIES: Final = "/v1/streams/s/entries"
 # Half of it is left when it is compressed.
@@ -115,6 +118,27 @@ async def test_a_failed_log(watched: Watched) -> None:
     watched.storage.fail("sync", errno.EIO)
     assert await watched.publish() == 503
     await watched.check("log_failed", status=503)
+
+
+def test_a_data_directory_that_goes_away_below_a_gateway(tmp_path: Path) -> None:
+    """What was acknowledged would be lost with the process: it ends within a second, and health says why."""
+    entry = {"fields": {"a": "1"}}
+    with (
+        Server(tmp_path / "data", "--fsync", "always") as server,
+        httpx.Client(base_url=server.url) as http,
+    ):
+        assert http.post(ENTRIES, json=entry).status_code == 201
+        (tmp_path / "data").rename(tmp_path / "elsewhere")
+        until(lambda: http.get("/healthz/ready").status_code == 503)
+        refused = http.post(ENTRIES, json=entry)
+        assert (refused.status_code, refused.json()["code"]) == (503, "storage_failed")
+        health = http.get("/healthz/ready").json()
+        assert (health["status"], health["failing"]) == ("storage_failed", ["log_failed"])
+        assert "is not in the data directory any more" in health["reason"]
+        assert http.get(ENTRIES).json()["entries"][0]["fields"] == entry["fields"]
+    said = [line for line in (tmp_path / "data.log").read_text().splitlines() if '"critical"' in line]
+    (line,) = map(json.loads, said)
+    assert line["reason"] == health["reason"]
 
 
 async def test_a_full_disk(watched: Watched) -> None:

@@ -78,12 +78,12 @@ async def test_a_failed_disk_is_told_once_and_makes_it_not_ready(fsync: Fsync, l
             assert (refused.status_code, refused.json()["code"]) == (503, "storage_failed")
             assert refused.json()["outcome"] == outcome
         ready = await http.get("/healthz/ready")
+        status = (await http.get("/v1/status")).json()
         assert (ready.status_code, ready.json()) == (
             503,
-            {"status": "storage_failed", "failing": ["log_failed"]},
+            {"status": "storage_failed", "reason": status["log"]["failure"], "failing": ["log_failed"]},
         )
         assert (await http.get("/healthz/live")).status_code == 200
-        status = (await http.get("/v1/status")).json()
         assert (status["status"], status["log"]["answers_waiting"]) == ("storage_failed", 0)
     (line,) = [line for line in lines if line["log_level"] == "critical"]
     assert line["reason"] == status["log"]["failure"]

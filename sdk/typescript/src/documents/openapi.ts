@@ -1698,7 +1698,7 @@ export interface components {
             /** @enum {string} */
             readonly status: "live" | "starting" | "ready" | "restarting" | "draining" | "storage_failed" | "backend_unavailable" | "unavailable";
             readonly progress?: components["schemas"]["LoadProgress"];
-            /** @description why the backend cannot be used now */
+            /** @description why the log takes no writes, or the backend cannot be used now */
             readonly reason?: string;
             /** @description what an operator has to act on, as `weir_failing` of the metrics */
             readonly failing?: readonly string[];
