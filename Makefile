@@ -92,8 +92,8 @@ coverage: dev system $(CLASSES) $(TOOLS)/.stamp $(SDK)/node_modules/.stamp  ## b
 	$(BIN)/pytest $(BESIDE_OTHERS) --cov --cov-report=json:.coverage.json
 	@$(BIN)/python .ci/module_coverage.py .coverage.json
 
-prove: dev  ## plant bugs into the code, and show that the proof and the tests find every one
-	$(BIN)/python -m tests.proof.prove
+prove: dev  ## plant bugs into the code, and show that the proof and the tests find every one; MATRIX=1 asks all tests
+	$(BIN)/python -m tests.proof.$(if $(MATRIX),matrix,prove) $(ARGS)
 
 soak: dev system  ## all that is tried at random, and the long proof of durability beside Redis's figures; minutes with ARGS="480"
 	$(BIN)/pytest -m "halved or hypothesis" --numprocesses=$(WORKERS)

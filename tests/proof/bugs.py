@@ -8,8 +8,9 @@ Must never know: the engine as a module; it is imported with the bug in it.
 
 from typing import Any, Final, NamedTuple
 
+from tests.proof.bugs_anywhere import ANYWHERE
 from tests.proof.bugs_outside import OUTSIDE
-from tests.proof.planting import Edit
+from tests.proof.planting import Edit, Planted
 
 LOG, WRITER, ENGINE = "engine/log/log.py", "engine/runtime/writer.py", "engine/runtime/engine.py"
 TURNS = "engine/runtime/turns.py"
@@ -281,6 +282,9 @@ BUGS: Final[dict[str, Bug]] = {
     ),
     **{name: Bug((edit,), finder, {}) for name, (edit, finder) in OUTSIDE.items()},
 }  # fmt: skip
+
+# All that the matrix asks for.
+MATRIX: Final = {**{name: Planted(bug.edits) for name, bug in BUGS.items()}, **ANYWHERE}
 
 # What the gate plants each time: one of each kind, the quickest.
 SUBSET: Final = (

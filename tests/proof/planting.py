@@ -49,6 +49,13 @@ class Edit(NamedTuple):
     new: str
 
 
+class Planted(NamedTuple):
+    """A bug that any test may find; where its file has no probes, those whose names begin with `asked`."""
+
+    edits: tuple[Edit, ...]
+    asked: tuple[str, ...] = ()
+
+
 class NotPlanted(Exception):  # noqa: N818 - a verdict
     """The text to be exchanged is not there, or more than once: the code has moved on."""
 

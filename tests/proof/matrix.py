@@ -1,0 +1,213 @@
+"""`make prove MATRIX=1`: which tests find which planted bug, as a table that is kept.
+
+Knows: a copy of the tree for each bug that is tried at a time, which tests run its lines, how many are asked.
+Must never know: what a bug is.
+
+    1. all tests run once in a copy with a probe at each bug's lines: `.matrix/ran.jsonl`
+    2. each bug is planted into a copy, and of the tests that run its lines at most `ASKED_MAX` are asked, for
+       `ASKED_S_MAX` at most; which of them fail is a line of `tests/proof/matrix.jsonl`
+
+Either can be interrupted: what is in the files is not done again, until `.matrix` is removed. Where there are
+no probes (Lua, TypeScript) a bug names the tests that may find it.
+
+    python -m tests.proof.matrix [--beside 2] [--anew] [--tests "tests/app tests/client"] [NAME ...]
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from queue import Queue
+from typing import Any, Final
+
+from tests.proof.bugs import MATRIX
+from tests.proof.planting import ROOT, edited
+from tests.proof.probes import probed
+from tests.proof.probing import OUTCOMES
+
+TABLE: Final = ROOT / "tests/proof/matrix.jsonl"
+ASKED_MAX: Final = 150
+ASKED_S_MAX: Final = 90.0
+# Of these, by what they took without a bug: a test that finds one may wait until its time is over.
+CHOSEN_S_MAX: Final = 45.0
+_FOLDER: Final = ROOT / ".matrix"
+_RAN: Final = _FOLDER / "ran.jsonl"
+_COPIED: Final = (*("app", "engine", "sdk", "spark", "tests", "bench", "deploy", "docs", ".ci"),)
+_FILES: Final = (
+    "pyproject.toml",
+    "README.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "Makefile",
+    "Dockerfile",
+    "LICENSE",
+)
+_LEFT_OUT: Final = shutil.ignore_patterns("node_modules", "__pycache__", "dist")
+# What reads the tree itself would find any change of it, and what measures time would find neither.
+_MARKS: Final = "not (early or paired or alone)"
+
+
+class Copy:
+    """A copy of the tree, in which programs find their own modules, not what is installed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        shutil.rmtree(folder, ignore_errors=True)
+        for name in _COPIED:
+            shutil.copytree(ROOT / name, folder / name, ignore=_LEFT_OUT, symlinks=True)
+        for name in (*_FILES, *(file.name for file in ROOT.glob("requirements*"))):
+            shutil.copy(ROOT / name, folder)
+        (folder / ".venv").symlink_to(ROOT / ".venv")
+        (folder / "tests/sdk/node_modules").symlink_to(ROOT / "tests/sdk/node_modules")
+        self._edition = 0
+
+    def write(self, file: str, text: str) -> None:
+        """Exchange a file's text. It gets a time of its own, or what is compiled would stay."""
+        path = self.folder / file
+        path.write_text(text, encoding="utf-8")
+        self._edition += 2
+        os.utime(path, (path.stat().st_mtime + self._edition,) * 2)
+
+    def run(self, outcomes: Path, arguments: Sequence[str], s_max: float | None) -> None:
+        """Run pytest, which writes what comes of each test."""
+        paths = [str(self.folder), str(self.folder / "sdk/python"), str(self.folder / "spark")]
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "tests.proof.probing",
+            "-p",
+            "no:cacheprovider",
+        ]
+        with subprocess.Popen(
+            [*command, *arguments],
+            cwd=self.folder,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), OUTCOMES: str(outcomes)},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        ) as running:
+            try:
+                running.wait(s_max)
+            except subprocess.TimeoutExpired:
+                # With what its tests have started.
+                with suppress(ProcessLookupError):
+                    os.killpg(running.pid, 9)
+
+
+def record(tests: Sequence[str], beside: int) -> None:
+    """Run all tests, or these, with probes at the lines of all bugs."""
+    copy = Copy(_FOLDER / "probed")
+    pieces: defaultdict[str, dict[str, str]] = defaultdict(dict)
+    for number, bug in enumerate(MATRIX.values()):
+        for edit in bug.edits:
+            pieces[edit.file].setdefault(str(number), edit.old)
+    for file, of_file in pieces.items():
+        if file.endswith(".py"):
+            copy.write(file, probed((ROOT / file).read_text(encoding="utf-8"), of_file))
+    unfinished = _RAN.with_suffix(".part")
+    unfinished.unlink(missing_ok=True)
+    copy.run(unfinished, ["-m", _MARKS, f"--numprocesses={beside}", *tests], None)
+    unfinished.rename(_RAN)
+
+
+def _lines(file: Path) -> list[dict[str, Any]]:
+    return (
+        [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
+    )
+
+
+def chosen(candidates: Iterable[Mapping[str, Any]]) -> list[str]:
+    """The tests that are asked, of those that pass without a bug: the quickest of each file first."""
+    by_file: defaultdict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for one in sorted(candidates, key=lambda one: (one["s"], one["test"])):
+        by_file[one["test"].partition("::")[0]].append(one)
+    asked, seconds = list[str](), 0.0
+    while by_file and len(asked) < ASKED_MAX:
+        for file in [*by_file]:
+            one = by_file[file].pop(0)
+            if not by_file[file]:
+                del by_file[file]
+            if len(asked) < ASKED_MAX and seconds + one["s"] <= CHOSEN_S_MAX:
+                asked.append(one["test"])
+                seconds += one["s"]
+    return asked
+
+
+def ask(copy: Copy, name: str, asked: Sequence[str]) -> dict[str, Any]:
+    """Plant a bug, and ask these tests. Returns a line of the table."""
+    bug = MATRIX[name]
+    texts = {edit.file: (ROOT / edit.file).read_text(encoding="utf-8") for edit in bug.edits}
+    outcomes = copy.folder / "outcomes.jsonl"
+    outcomes.unlink(missing_ok=True)
+    try:
+        for file, text in texts.items():
+            copy.write(file, edited(bug.edits, file, text))
+        if asked:
+            copy.run(outcomes, asked, ASKED_S_MAX)
+    finally:
+        for file, text in texts.items():
+            copy.write(file, text)
+    ended = _lines(outcomes)
+    found = sorted(one["test"] for one in ended if one["outcome"] == "failed")
+    return {"bug": name, "asked": len(asked), "ended": len(ended), "found_by": found}
+
+
+def main(names: Sequence[str], tests: Sequence[str], beside: int, *, anew: bool) -> int:
+    """Fill the table."""
+    _FOLDER.mkdir(exist_ok=True)
+    if anew or not _RAN.exists():
+        TABLE.unlink(missing_ok=True)
+        record(tests, beside)
+    runs = [one for one in _lines(_RAN) if one["outcome"] == "passed"]
+    known = {line["bug"]: line for line in _lines(TABLE)}
+    wanted = [name for name in MATRIX if (name in names if names else name not in known)]
+    copies: Queue[Copy] = Queue()
+    for number in range(min(beside, len(wanted))):
+        copies.put(Copy(_FOLDER / f"planted-{number}"))
+    numbers = {name: str(number) for number, name in enumerate(MATRIX)}
+
+    def one(name: str) -> dict[str, Any]:
+        hinted = MATRIX[name].asked
+        candidates = (
+            run for run in runs if numbers[name] in run["ran"] or run["test"].startswith(hinted or "-")
+        )
+        copy = copies.get()
+        try:
+            return ask(copy, name, chosen(candidates))
+        finally:
+            copies.put(copy)
+
+    with ThreadPoolExecutor(max(1, beside)) as pool:
+        for line in pool.map(one, wanted):
+            known[line["bug"]] = line
+            kept = [known[name] for name in MATRIX if name in known]
+            TABLE.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
+            in_time = line["ended"] == line["asked"]
+            word = "found" if line["found_by"] else "NOT FOUND" if in_time else "TIMED OUT"
+            sys.stdout.write(
+                f"{word:<10}{len(line['found_by']):4} of {line['asked']:4} tests  {line['bug']}\n"
+            )
+            sys.stdout.flush()
+    found = sum(bool(row["found_by"]) for row in known.values())
+    sys.stdout.write(f"the tests find {found} of {len(known)} planted bugs\n")
+    return 0
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("names", nargs="*", help="bugs; without any, all that the table does not have")
+    parser.add_argument("--beside", type=int, default=2, help="how many are tried at a time")
+    parser.add_argument("--anew", action="store_true", help="ask again which tests run which lines")
+    parser.add_argument("--tests", default="", help="the tests that may be asked, as pytest takes them")
+    given = parser.parse_args()
+    sys.exit(main(given.names, given.tests.split(), given.beside, anew=given.anew))
