@@ -16,6 +16,7 @@ from tests.bounds import bounded
 from tests.cluster.clusters import backend_of_tests
 from tests.cluster.differences import differences
 from tests.cluster.servers import Backend
+from tests.held import pytest_runtest_call, pytest_runtest_teardown  # noqa: F401 - hooks of pytest
 
 BASE = "http://127.0.0.1:8080"
 Connect = Callable[[App], httpx.AsyncClient]

@@ -67,6 +67,9 @@ class _Voice:
     def resumed(self) -> None:
         """Nothing waits."""
 
+    def leaving(self) -> None:
+        """Nothing is read."""
+
     def lost(self, sent_bytes: int) -> None:
         assert sent_bytes >= 0, "it counts"
         self.gone.set_result(None)

@@ -1,6 +1,7 @@
 """Answers that are as long as they may be, where no memory is left for what waits to be sent."""
 
 import json
+from collections.abc import AsyncIterator
 
 import httpx
 import pytest
@@ -17,17 +18,19 @@ FEW = range(1, FREE_BYTES // ENTRY_BYTES + 1)
 
 
 @pytest.fixture
-async def full(app: App, http: httpx.AsyncClient) -> httpx.AsyncClient:
+async def full(app: App, http: httpx.AsyncClient) -> AsyncIterator[httpx.AsyncClient]:
     """A stream of 1 MB, while others hold the whole pool."""
     for _ in range(ENTRIES // BATCH):
         entries = [{"fields": {"a": "x" * ENTRY_BYTES}}] * BATCH
         (await http.post(f"{STREAM}/entries", json={"entries": entries})).raise_for_status()
     pool = app.gateway.limits.budgets.output
-    pool.reserve("another", pool.bytes_max)
+    others = pool.reserve("another", pool.bytes_max)
     assert (await http.get(f"{STREAM}/entries")).json()["code"] == "overloaded"
-    return http
+    yield http
+    others.release()
 
 
+@pytest.mark.holding
 async def test_pages_of_columns_are_smaller(full: httpx.AsyncClient) -> None:
     """And lead to the end, as others do."""
     after, more, counts = "0", "true", list[int]()
@@ -40,6 +43,7 @@ async def test_pages_of_columns_are_smaller(full: httpx.AsyncClient) -> None:
     assert all(count in FEW for count in counts)
 
 
+@pytest.mark.holding
 async def test_an_export_is_whole(full: httpx.AsyncClient) -> None:
     """It has pieces of the bytes that each connection has."""
     answer = await full.get(f"{STREAM}/export")

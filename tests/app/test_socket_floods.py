@@ -28,6 +28,7 @@ def raw() -> Iterator[Raw]:
         yield raw
 
 
+@pytest.mark.holding
 def test_a_client_that_never_reads_is_not_read_on(raw: Raw) -> None:
     """Its answers fill its socket, and then nothing more of it is taken in."""
     frames, sent_bytes = masked(TEXT, b"x" * 100) * 1_000, 0

@@ -510,7 +510,10 @@ class WebSocketConnection(Client):
         the end after that frame.
         """
         self._lingering = True
+        # The message that was arriving is dropped, and so is what was reserved for it.
         self.backlog.clear()
+        self._parts = MessageParts()
+        self.release_input()
         if self.transport.can_write_eof() and not self.transport.is_closing():
             self.transport.write_eof()
         self._set_reading()
