@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.cluster.clusters import backend_of_tests, server_words
+from tests.held import pytest_runtest_call, pytest_runtest_teardown  # noqa: F401 - hooks of pytest
 from tests.server import Server
 
 

@@ -10,6 +10,7 @@ from engine.cluster import ClusterEngine
 from tests.cluster.clusters import BACKENDS, opened_backend
 from tests.cluster.engines import opened
 from tests.cluster.servers import PROGRAMS, Backend, BackendServer
+from tests.held import pytest_runtest_call, pytest_runtest_teardown  # noqa: F401 - hooks of pytest
 from tests.waiting import until
 
 
