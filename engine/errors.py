@@ -6,9 +6,18 @@ Must never know: HTTP statuses, WebSocket close codes, logging. A bug is an asse
 
 from typing import Final
 
+# First words of refusals at which client libraries of Redis send a command again by themselves, the same one
+# or to another server: some do so ten times.
+REPEATED_WORDS: Final = frozenset(
+    {
+        *("ASK", "BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MOVED", "NOREPLICAS"),
+        *("READONLY", "REDIRECT", "TRYAGAIN", "WAIT"),
+    }
+)
+
 
 class EngineError(Exception):
-    """A refusal: the command changed nothing.
+    """A refusal: the command changed nothing, unless the member `outcome` is `unknown`.
 
     `code` is stable and part of the public contract, `redis` the whole error text of Redis (its first word
     included), `detail` a sentence for people, `members` further facts by name (IDs as text).
@@ -16,10 +25,25 @@ class EngineError(Exception):
 
     def __init__(self, code: str, redis: str, detail: str | None = None, **members: str | int) -> None:
         super().__init__(code, redis, detail, members)
+        is_unknown = members.get("outcome") == "unknown"
+        assert not (is_unknown and is_repeated(redis)), "a client that repeats it would do it twice"
         self.code = code
         self.redis = redis
         self.detail = detail or redis.partition(" ")[2]
         self.members = members
+
+
+def is_repeated(redis: str) -> bool:
+    """Whether client libraries repeat by themselves what is refused with this text of Redis."""
+    return redis.partition(" ")[0] in REPEATED_WORDS
+
+
+def unrepeated(refusal: EngineError) -> EngineError:
+    """The same refusal in words at which none does."""
+    if not is_repeated(refusal.redis):
+        return refusal
+    _, _, sentence = refusal.redis.partition(" ")
+    return EngineError(refusal.code, f"ERR {sentence}", refusal.detail, **refusal.members)
 
 
 # Refusals by a server behind the engine that are not about the request: later the same may be done.
@@ -542,7 +566,7 @@ def restarting(*, is_unknown: bool = False) -> EngineError:
         sentence += ": the request may or may not have been carried out"
     return EngineError(
         "restarting",
-        f"{'ERR' if is_unknown else 'LOADING'} {sentence}",
+        f"{'ERR ' if is_unknown else 'LOADING '}{sentence}",
         sentence if is_unknown else f"{sentence}: nothing was changed; try again soon",
         outcome=_outcome(is_unknown=is_unknown),
     )

@@ -217,6 +217,26 @@ def _bodies_of(names: Sequence[bytes], columns: Sequence[Sequence[bytes]]) -> li
     return [*map((b',"fields":{%b}}' % fields).__mod__, zip(*columns, strict=True))]
 
 
+def sent_together(
+    commands: Sequence[Command], replies: Sequence[Reply | EngineError], *, is_part: bool
+) -> Sequence[Reply | EngineError]:
+    """The replies of commands that a client has sent together, `is_part`: with others. A client that repeats
+    what is refused repeats all of it: so it is told to only where nothing was changed.
+    """
+    refused = [reply for reply in replies if isinstance(reply, EngineError)]
+    if not any(errors.is_repeated(refusal.redis) for refusal in refused):
+        return replies
+    maybe = [
+        command
+        for command, reply in zip(commands, replies, strict=True)
+        if command.changes
+        and (not isinstance(reply, EngineError) or reply.members.get("outcome") == "unknown")
+    ]
+    if not (maybe or is_part):
+        return replies
+    return [errors.unrepeated(reply) if isinstance(reply, EngineError) else reply for reply in replies]
+
+
 def each_added(reply: Reply | EngineError | None, number: int) -> Iterator[EngineError | int]:
     """The ID of each entry, and the refusal of those that were refused, or for which there were no IDs."""
     if isinstance(reply, EngineError):

@@ -28,6 +28,7 @@ from engine.cluster import (
 from engine.cluster.ends import end_from
 from engine.cluster.group_scripts import GroupFound, group_read, read_group, read_stream
 from engine.cluster.planning import plan
+from engine.cluster.refusals import in_part
 from engine.cluster.routing import BackendRequest, Lane
 from engine.cluster.scripts import WriteOrigin
 from engine.cluster.wire import Words
@@ -288,6 +289,22 @@ def _all(results: Sequence[Any]) -> Sequence[Any]:
     return results
 
 
+def _all_done(results: Sequence[Any]) -> Sequence[Any]:
+    """The same of requests that change something: others were done where one was refused."""
+    refused = [result for result in results if isinstance(result, BaseException)]
+    if not refused:
+        return results
+    worst = _worst(refused)
+    raise in_part(worst) if isinstance(worst, EngineError) and len(refused) < len(results) else worst
+
+
+def _worst(refused: Sequence[BaseException]) -> BaseException:
+    """Of several refusals the one that says least of what was done."""
+    return max(
+        refused, key=lambda one: isinstance(one, EngineError) and one.members.get("outcome") == "unknown"
+    )
+
+
 # --- reading
 
 
@@ -318,9 +335,11 @@ async def _read_group(backend: Backend, command: XReadGroup) -> Reply:
             for stream, cursor in command.streams
         ],
     )
-    if any(isinstance(result, BaseException) for result in results):
-        await _give_back(backend, command, [result for result in results if isinstance(result, GroupFound)])
-    return group_read(_all(results))
+    refused = [result for result in results if isinstance(result, BaseException)]
+    if refused:
+        found = [result for result in results if isinstance(result, GroupFound)]
+        raise await _undo(backend, command, found, _worst(refused))
+    return group_read(results)
 
 
 async def _read_in_order(backend: Backend, command: XReadGroup) -> Reply:
@@ -335,9 +354,8 @@ async def _read_in_order(backend: Backend, command: XReadGroup) -> Reply:
         call = read_stream(left, stream, cursor, has_given=has_given)
         try:
             found = await backend.run_request(words.by_script(stream, call, Lane.GROUP))
-        except EngineError:
-            await _give_back(backend, command, given)
-            raise
+        except EngineError as refusal:
+            raise await _undo(backend, command, given, refusal) from None
         deliveries = found.deliveries
         if has_given and deliveries.more and not deliveries.entries:
             unfinished.append(stream)
@@ -358,7 +376,10 @@ def _left_of(command: XReadGroup, given: StreamDeliveries) -> XReadGroup:
     )
 
 
-async def _give_back(backend: Backend, command: XReadGroup, found: Sequence[GroupFound]) -> None:
+async def _undo(
+    backend: Backend, command: XReadGroup, found: Sequence[GroupFound], refusal: BaseException
+) -> BaseException:
+    """Give back what the other streams of a read that is refused have delivered; the refusal of all."""
     commands = [
         GiveBack(
             stream=deliveries.stream,
@@ -369,7 +390,11 @@ async def _give_back(backend: Backend, command: XReadGroup, found: Sequence[Grou
         for deliveries in (one.deliveries for one in found)
         if deliveries.entries and not deliveries.history
     ]
-    await _each(backend, [words.only_request(giving_back) for giving_back in commands])
+    given_back = await _each(backend, [words.only_request(giving_back) for giving_back in commands])
+    is_whole = not (command.noack and commands) and not any(
+        isinstance(one, BaseException) for one in given_back
+    )
+    return refusal if is_whole or not isinstance(refusal, EngineError) else in_part(refusal)
 
 
 @gathers(FindGroup)
@@ -425,7 +450,9 @@ async def _delete(backend: Backend, command: Delete) -> Reply:
     return len(
         [
             count
-            for count in _all(await _each(backend, [words.only_request(measuring) for measuring in each]))
+            for count in _all_done(
+                await _each(backend, [words.only_request(measuring) for measuring in each])
+            )
             if count
         ]
     )

@@ -65,7 +65,9 @@ KNOWN: Final[Mapping[str, str]] = {
 }
 _SENTENCES: Final = tuple(beginning for beginning in KNOWN if " " in beginning)
 _ELSEWHERE: Final = tuple(beginning for beginning in KNOWN if "non local key" in beginning)
+# Clients repeat by themselves what is refused with LOADING: so never what may have been done.
 _NOT_NOW: Final = "LOADING the backend cannot be used now: "
+_MAYBE: Final = "ERR the backend cannot be used now, and what was sent may have been done: "
 _UNKNOWN: Final = "ERR the backend gave an unexpected answer: "
 
 
@@ -103,7 +105,7 @@ def unavailable(reason: str, *, is_unknown: bool = False) -> EngineError:
     """The backend cannot be used now. `is_unknown`: the request may or may not have been carried out."""
     return EngineError(
         _UNAVAILABLE,
-        f"{_NOT_NOW}{reason}",
+        f"{_MAYBE if is_unknown else _NOT_NOW}{reason}",
         f"the backend cannot be used now: {reason}{_end(is_unknown)}",
         outcome=_outcome(is_unknown),
     )
@@ -141,7 +143,12 @@ def reason_of(error: EngineError) -> str:
     """The reason that `unavailable` was given, or what the server said that is not known; the sentence of any
     other refusal.
     """
-    return error.redis.removeprefix(_NOT_NOW).removeprefix(_UNKNOWN)
+    return error.redis.removeprefix(_NOT_NOW).removeprefix(_MAYBE).removeprefix(_UNKNOWN)
+
+
+def in_part(refusal: EngineError) -> EngineError:
+    """The refusal of one of several requests of which others have changed something."""
+    return unavailable(reason_of(refusal), is_unknown=True) if refusal.code == _UNAVAILABLE else refusal
 
 
 # What callers call the commands that no server is sent.

@@ -79,7 +79,7 @@ def not_replicated(durability: BackendDurability, got: str) -> EngineError:
         f"{durability.name} was not confirmed in time ({got}): the outcome is unknown, since the write is "
         "lost if the primary fails now; a retry under the same Idempotency-Key is safe"
     )
-    return EngineError("not_replicated", f"NOREPLICAS {sentence}", sentence, outcome="unknown")
+    return EngineError("not_replicated", f"ERR {sentence}", sentence, outcome="unknown")
 
 
 class GroupCommit:

@@ -30,7 +30,7 @@ from app.limits import text_bytes
 from app.live.turns import slice_of
 from app.live.waiting import Wait
 from app.redis import CommandRequest, wire
-from app.redis.runs import Adds, CommandRun, RunResult, runs_alone
+from app.redis.runs import Adds, CommandRun, RunResult, runs_alone, sent_together
 from app.redis.steps import in_words_of_redis
 from engine import Call, CommandEngine, EngineError, How, ReadHandle, errors
 from engine.commands import BlockingCommand
@@ -68,6 +68,8 @@ class CommandQueue:
         self.is_mixed = False
         # That of the last XADD by itself.
         self._lane: Lane | None = None
+        # Whether what was sent together with the command under way has run, or will.
+        self._is_part = False
         # The read that the connection waits for.
         self.blocked: Wait | None = None
         # What to call if the client has left when the work under way is done.
@@ -91,6 +93,7 @@ class CommandQueue:
     def _finish(self, written: bytes) -> None:
         """The work that was under way is done; `written` is what it answers."""
         self.is_busy = False
+        self._is_part = bool(self._commands)
         self._link.put(written)
         self._link.go_on()
 
@@ -159,7 +162,7 @@ class CommandQueue:
             if run.long:
                 self._account.reserve_for(*run.commands())
         except EngineError as refusal:
-            self._finish(self._account.refuse(refusal, number=run.count))
+            self._finish(self._refuse(refusal, number=run.count))
             return
         adds, client, port = run.only_adds, self._client, self._port
         if adds is None or client.quotas or not port.is_embedded:
@@ -191,6 +194,9 @@ class CommandQueue:
         self._answer(run, [reply])
 
     def _answer(self, run: CommandRun, replies: Sequence[Reply | EngineError]) -> None:
+        if run.count > 1 or self._is_part or self._commands:
+            is_part = self._is_part or bool(self._commands)
+            replies = sent_together(run.commands(), replies, is_part=is_part)
         unsent = partial(self._account.take_back, run.outcomes(replies))
         self._account.note_arrived(*replies)
         if self._link.is_gone:
@@ -238,6 +244,15 @@ class CommandQueue:
         self.is_busy, self._unsent = True, unsent
         asyncio.ensure_future(work).add_done_callback(partial(self._finish_awaited, name))
 
+    def _told(self, refusal: EngineError) -> EngineError:
+        """The refusal of a command: where a client that repeats it repeats others that may have been done, in
+        words at which none does.
+        """
+        return errors.unrepeated(refusal) if self._is_part or self._commands else refusal
+
+    def _refuse(self, refusal: EngineError, name: str = "", number: int = 1) -> bytes:
+        return self._account.refuse(self._told(refusal), name, number)
+
     def _finish_awaited(self, name: str, done: "asyncio.Future[bytes]") -> None:
         unsent, self._unsent = self._unsent, lambda: None
         if done.cancelled() or self._link.is_gone:
@@ -250,9 +265,9 @@ class CommandQueue:
                 self._account.note_end(name, sent_bytes=len(written))
             self._finish(written)
         elif isinstance(error, EngineError):
-            self._finish(self._account.refuse(error, name))
+            self._finish(self._refuse(error, name))
         elif isinstance(error, RefusalError):
-            self._finish(self._account.refuse(in_words_of_redis(error), name))
+            self._finish(self._refuse(in_words_of_redis(error), name))
         else:
             self._link.fail(error)
 
@@ -331,7 +346,7 @@ class CommandQueue:
             self._submit(run, words)
             return None
         if not isinstance(parsed.command, BlockingCommand) or parsed.command.block_ms is None:
-            return self._runner.run_alone(parsed)
+            return self._runner.run_alone(parsed, self._told)
         self._block(parsed, parsed.command)
         return None
 
@@ -345,7 +360,9 @@ class CommandQueue:
                 blocked.cancel()
                 self._finish(self._account.refuse(refusal, parsed.name))
             elif isinstance(reply, RefusalError):
-                self._finish(self._account.refuse(in_words_of_redis(reply), parsed.name))
+                self._finish(self._refuse(in_words_of_redis(reply), parsed.name))
+            elif isinstance(reply, EngineError):
+                self._finish_with(self._runner.write, (parsed, self._told(reply)))
             elif redis.is_laborious([reply]):
                 self._await(self._write_in_thread([(parsed, reply)]), blocked.cancel)
             else:

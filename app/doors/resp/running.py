@@ -85,14 +85,14 @@ class Runner(CommandSteps):
         self.account.note_end("xadd", number=len(ids), sent_bytes=len(written))
         return written
 
-    async def run_alone(self, parsed: CommandRequest) -> bytes:
-        """Run a command that takes two steps, or waits for the disk."""
+    async def run_alone(self, parsed: CommandRequest, told: Callable[[EngineError], EngineError]) -> bytes:
+        """Run a command that takes two steps, or waits for the disk; `told` has the words of its refusal."""
         assert parsed.command is not None, "it runs in the engine"
         try:
             await self.probe(parsed)
             reply: Reply | EngineError = await self.account.run_now(parsed.command, synced=parsed.synced)
         except EngineError as refusal:
-            reply = refusal
+            reply = told(refusal)
         return self.write((parsed, reply))
 
 
