@@ -178,8 +178,10 @@ class Work:
             self.gateway.reports.counters.refuse(refusal.code, number)
 
     def audit(self, facts: Facts, *, status: int, code: str) -> None:
-        """Have the audit log say what was done: with this status, and this code where it was refused."""
-        principal = self.principal
+        """Have the audit log say what was done: with this status, and this code where it was refused. Callers
+        without a token are known by their addresses.
+        """
+        prefix = self.principal.prefix
         self.gateway.access.audit.note(
-            self.request_id, principal.name, facts, prefix=principal.prefix, status=status, code=code
+            self.request_id, self.caller, facts, prefix=prefix, status=status, code=code
         )

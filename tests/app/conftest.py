@@ -3,7 +3,7 @@
 Knows: how an application is put together for a test. Must never know: what is tested.
 """
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 
 import httpx
 import pytest
@@ -22,10 +22,12 @@ BASE = "http://127.0.0.1:8080"
 Connect = Callable[[App], httpx.AsyncClient]
 
 
-def calling(app: App, address: str = "127.0.0.1", base_url: str = BASE) -> httpx.AsyncClient:
+def calling(
+    app: App, address: str = "127.0.0.1", base_url: str = BASE, headers: Mapping[str, str] | None = None
+) -> httpx.AsyncClient:
     """A client of the application, at this network address, without a network."""
     transport = httpx.ASGITransport(app, client=(address, 4_711))
-    return httpx.AsyncClient(transport=transport, base_url=base_url)
+    return httpx.AsyncClient(transport=transport, base_url=base_url, headers=headers)
 
 
 async def store(http: httpx.AsyncClient, stream: str, count: int, **fields: str) -> None:

@@ -104,6 +104,8 @@ class Bench:
         self._http = http_server(app.gateway.settings, app)
         # Listens for HTTP, once something has asked for its port.
         self._server: asyncio.Server | None = None
+        # What a proxy adds to each request of HTTP.
+        self.headers: dict[str, str] = {}
         self.spans = InMemorySpanExporter()
         provider = TracerProvider(shutdown_on_exit=False)
         provider.add_span_processor(SimpleSpanProcessor(self.spans))
@@ -248,8 +250,9 @@ class Http(Door):
     async def connect(self, bench: Bench) -> httpx.AsyncClient:
         """A client."""
         if self.name == "asgi":
-            return calling(bench.app)
-        return httpx.AsyncClient(base_url=f"http://127.0.0.1:{await bench.port()}", verify=_PLAIN)
+            return calling(bench.app, headers=bench.headers)
+        base_url = f"http://127.0.0.1:{await bench.port()}"
+        return httpx.AsyncClient(base_url=base_url, verify=_PLAIN, headers=bench.headers)
 
     async def ask(self, bench: Bench, method: str, path: str, body: object = None) -> str:
         """Status and body of an answer."""
@@ -340,7 +343,7 @@ class Commands(InWords, Http):
     _paths: Final = {"command": "", "pipeline": "/pipeline", "multi-exec": "/multi-exec"}
 
     async def connect(self, bench: Bench) -> httpx.AsyncClient:
-        return calling(bench.app)
+        return calling(bench.app, headers=bench.headers)
 
     async def send(self, bench: Bench, *commands: Sequence[object]) -> str:
         path = f"/v1/commands{self._paths[self.name]}"
@@ -390,6 +393,7 @@ class WebSocket(Door):
         async with connect(
             f"ws://127.0.0.1:{await bench.port()}/v1/ws",
             subprotocols=[Subprotocol("weir.v1")],
+            additional_headers=bench.headers,
             compression=None,
             max_size=None,
         ) as connection:

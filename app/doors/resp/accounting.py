@@ -12,7 +12,6 @@ from typing import Final, Protocol
 
 from app import logs
 from app.auth import UNAUTHENTICATED, Principal
-from app.auth.audit import Facts
 from app.doors.resp.client import RespClient
 from app.errors import CODES, RefusalError
 from app.gateway import Gateway
@@ -181,10 +180,3 @@ class Account(Work):
             code = "" if refusal is None else refusal.code
             facts = {"action": "admin", "operation": operation, "arguments": arguments}
             self.audit(facts, status=CODES[code].status if code else 200, code=code)
-
-    def audit(self, facts: Facts, *, status: int, code: str) -> None:
-        """Have the audit log say what was done; callers without a token are known by their addresses."""
-        client = self._client
-        self.gateway.access.audit.note(
-            self.request_id, client.caller, facts, prefix=client.prefix, status=status, code=code
-        )
