@@ -61,7 +61,7 @@ async def test_an_action_has_one_line_with_its_outcome(engine: Engine, tmp_path:
     assert (found[0]["caller"], found[0]["stream"]) == ("token:root00000000", "s")
     assert found[0]["made"] == "/v1/streams/s/groups/billing"
     assert (found[3]["token"], found[4]["revoked"]) == (token["id"], "jti:j1")
-    assert found[5]["caller"] == "unauthenticated"
+    assert found[5]["caller"] == "ip:127.0.0.1"
     text = json.dumps(found)
     assert "secret" not in text
     assert token["token"].split("_")[2] not in text
