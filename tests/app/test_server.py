@@ -341,12 +341,13 @@ def assert_early_problem(server: Server, received: bytes, status: int, code: str
 
 
 def test_what_came_before_garbage_is_answered_as_itself(server: Server) -> None:
-    """Sent together: a read that waits, and what is no request. A refusal would be taken for its answer."""
+    """Sent together: a read that waits, and what is no request. The refusal comes behind its answer."""
     read = b"GET /v1/streams/none/entries?after=$&wait=200 HTTP/1.1\r\nHost: localhost\r\n\r\n"
     answer = raw(server, read + b"GARBAGE\r\n\r\n")
     assert answer.startswith(b"HTTP/1.1 200 ")
     assert b'"entries":[]' in answer
-    assert answer.count(b"HTTP/1.1 ") == 1
+    assert answer.count(b"HTTP/1.1 ") == 2
+    assert b"HTTP/1.1 400 " in answer
 
 
 def test_a_silent_peer_is_closed(impatient: Server) -> None:
