@@ -56,6 +56,10 @@ _DIRECTORY_REMEDY: Final = (
     "name a directory that belongs to this user, or a new one where this user may make it"
 )
 
+_NEWER_REMEDY: Final = (
+    "start the version that wrote the log, or restore a backup of before: docs/operations.md, Upgrade"
+)
+
 # While the log is read, its own log hears of it so often.
 _REPORT_S: Final = 5.0
 # Until a backend answers, its state is read this often.
@@ -354,7 +358,8 @@ class EngineLife:
             raise ServerStoppedError(DATA_REFUSED, str(error), _DIRECTORY_REMEDY) from None
         except LogRefusedError as error:
             # The disk failed, or is full; what stands on it may be sound.
-            remedy = _REMEDIES[FAILED] if isinstance(error.__cause__, OSError) else None
+            is_disk = isinstance(error.__cause__, OSError)
+            remedy = _NEWER_REMEDY if error.newer else _REMEDIES[FAILED] if is_disk else None
             raise ServerStoppedError(DATA_REFUSED, str(error), remedy) from None
         except (RevocationFileError, ValueError) as error:
             raise ServerStoppedError(DATA_REFUSED, str(error)) from None

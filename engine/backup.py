@@ -15,13 +15,14 @@ from engine.log import Log
 from engine.log.backup import BackupCopy
 from engine.log.backup import back_up as copy_log
 from engine.log.backup import restore as copy_back
-from engine.log.inspection import Inspection
+from engine.log.inspection import Inspection, check_version
 from engine.log.inspection import inspect as look_at
 from engine.log.manifest import run_name
 from engine.log.repair import carry_out
+from engine.log.repair import plan as plan_step
 from engine.log.steps import RepairStep
 from engine.log.view import LogView
-from engine.records import Regenerate, SetMetadata, encode, replay
+from engine.records import Regenerate, SetMetadata, encode, find_newer, replay
 from engine.runs import Run
 from engine.storage import Storage
 from engine.storage.file import FileStorage
@@ -62,6 +63,8 @@ def restore(
     """
     source = FileStorage(backup)
     try:
+        with LogView.of(source) as view:
+            check_version(view, find_newer)
         with new_directory(data, kept) as target:
             payloads = [*another_life(), *(encode([SetMetadata(*item)]) for item in metadata.items())]
             return copy_back(source, target, payloads, now_ms, referred_runs)
@@ -71,13 +74,19 @@ def restore(
 
 def inspect(storage: Storage) -> Inspection:
     """Read and describe all files of a log, also beside a running server. Raises OSError."""
-    return look_at(storage, referred_runs)
+    return look_at(storage, referred_runs, find_newer)
+
+
+def plan(storage: Storage) -> RepairStep | None:
+    """Return the next step of a repair, None for a log that would start. Raises IrreparableError, OSError."""
+    return plan_step(storage, find_newer)
 
 
 def referred_runs(view: LogView) -> Mapping[str, Sequence[int]]:
     """Load a log that would start; by the names of its files of runs, where those begin that it refers to.
     Raises LogRefusedError.
     """
+    check_version(view, find_newer)
     log = Log.open(view.again())
     keyspace = Keyspace(caps=Caps())
     keyspace.runs.read = lambda run: log.read_run(run.file, run.offset, run.length)
@@ -98,7 +107,7 @@ def referred_runs(view: LogView) -> Mapping[str, Sequence[int]]:
 
 def repair(storage: FileStorage, step: RepairStep, *, now_ms: int) -> None:
     """Do a planned step of a repair."""
-    carry_out(storage, step, another_life(), now_ms)
+    carry_out(storage, step, another_life(), now_ms, find_newer)
 
 
 def another_life() -> Sequence[bytes]:

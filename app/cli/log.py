@@ -159,8 +159,9 @@ def _dumped(storage: "Storage") -> Iterator[str]:
     """The lines; then the refusal of a start, if there is any damage that is one."""
     from app.cli.records import frame_of
     from engine.codec import Damage
-    from engine.log.inspection import frames_of, placed, rehearse
+    from engine.log.inspection import check_version, frames_of, placed, rehearse
     from engine.log.view import LogView
+    from engine.records import find_newer
 
     with LogView.of(storage) as view:
         has_manifest, files = placed(view)
@@ -176,6 +177,7 @@ def _dumped(storage: "Storage") -> Iterator[str]:
                 else:
                     fields = frame_of(file.name, file.position, frame)
                 yield output.json_line(fields)
+        check_version(view, find_newer)
         if not is_whole:
             rehearse(view)
 
@@ -193,8 +195,9 @@ def repair(
     any moment and run again. Exit codes: 0 a start succeeds now, 1 not agreed, 3 it cannot be saved.
     """
     from engine import SystemClock
+    from engine.backup import plan
     from engine.backup import repair as carry_out
-    from engine.log.repair import IrreparableError, plan
+    from engine.log.repair import IrreparableError
 
     path = chosen(data, place)
     with opened(path) as storage:

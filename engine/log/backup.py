@@ -174,7 +174,7 @@ def _copy_file(view: LogView, file: File, target: Storage) -> FrameRun:
     try:
         run = read_run(view, file, sink=handle.append)
         if run.fault and (file.seal or run.lacks_stop or not run.frames):
-            raise LogRefusedError(file.name, run.fault.reason, offset=run.fault.offset, repairable=True)
+            raise LogRefusedError.of(file.name, run.fault)
         handle.sync()
     finally:
         handle.close()

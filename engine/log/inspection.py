@@ -133,9 +133,15 @@ class Inspection(NamedTuple):
 
 # Says of a view what `Referred` does.
 Load = Callable[[LogView], Mapping[str, Sequence[int]]]
+# Returns what in a payload is of a newer version, None where nothing is.
+FindNewer = Callable[[bytes], str | None]
 
 
-def inspect(storage: Storage, load: Load | None = None) -> Inspection:
+def know_all(_: bytes) -> None:
+    """For payloads that are not looked into."""
+
+
+def inspect(storage: Storage, load: Load | None = None, find_newer: FindNewer = know_all) -> Inspection:
     """Read and describe all files, also beside a running server. Raises OSError.
 
     With `load` a damage in a file of runs is one only where a log that would start refers to what is damaged.
@@ -143,6 +149,7 @@ def inspect(storage: Storage, load: Load | None = None) -> Inspection:
     with LogView.of(storage) as view:
         recovery, refusal = None, None
         try:
+            check_version(view, find_newer)
             recovery = rehearse(view)
         except LogRefusedError as refused:
             refusal = refused
@@ -169,6 +176,30 @@ def rehearse(view: LogView) -> Recovery:
     log = Log.open(view.again())
     log.close(clean=False)
     return log.recovery
+
+
+def check_version(view: LogView, find_newer: FindNewer) -> None:
+    """Raise LogRefusedError where a file, or a payload before the first damage of one, is of a newer version:
+    nothing else that is said of such a log is sure.
+    """
+    if MANIFEST in view.names():
+        try:
+            manifest_of(view)
+        except LogRefusedError as refused:
+            if refused.newer:
+                raise
+    for file in placed(view)[1]:
+        for frame in frames_of(view, file) if file.name in view.names() else ():
+            damage = frame if isinstance(frame, Damage) else _newer_in(frame, find_newer)
+            if damage is not None and damage.newer:
+                raise LogRefusedError.of(file.name, damage)
+
+
+def _newer_in(frame: Frame, find_newer: FindNewer) -> Damage | None:
+    what = find_newer(frame.payload) if frame.kind in PAYLOAD_KINDS else None
+    if what is None:
+        return None
+    return Damage(frame.offset, f"a frame of a newer version ({what})", newer=True)
 
 
 def manifest_of(view: LogView) -> Manifest:

@@ -36,6 +36,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from typing import NamedTuple, NoReturn
 
 from engine.codec import (
@@ -44,6 +45,7 @@ from engine.codec import (
     MARK_PAYLOAD,
     RESERVE_PAYLOAD,
     Damage,
+    Frame,
     Kind,
     encode_file_frame,
     encode_header,
@@ -232,14 +234,24 @@ class Log:
         Memory is bounded by one frame. Raises `LogRefusedError` if the disk gives other bytes than at `open`.
         """
         for file, length in self._recovered:
-            yield from self._replay(file, length)
+            for frame in self._replay(file, length):
+                yield frame.payload
 
-    def _replay(self, file: Base | Segment, length: int) -> Iterator[bytes]:
+    def _replay(self, file: Base | Segment, length: int) -> Iterator[Frame]:
         for frame in frames(self._storage, file, length):
             if isinstance(frame, Damage):
-                raise LogRefusedError(file.name, frame.reason, offset=frame.offset, repairable=True)
+                raise LogRefusedError.of(file.name, frame)
             if frame.kind in PAYLOAD_KINDS:
-                yield frame.payload
+                yield frame
+
+    def place_of(self, number: int) -> tuple[str, int]:
+        """The file and offset of a payload that `replay` has yielded, counted from 1. Reads them again."""
+        places = (
+            (file.name, frame.offset)
+            for file, length in self._recovered
+            for frame in self._replay(file, length)
+        )
+        return next(islice(places, number - 1, None))
 
     @property
     def manifest(self) -> Manifest:

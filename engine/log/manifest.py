@@ -172,7 +172,7 @@ def _checked_lines(text: bytes) -> list[str]:
     if first is None:
         raise LogRefusedError(MANIFEST, "does not begin with `weir log` and a version", repairable=True)
     if first[1] != "1":
-        raise LogRefusedError(MANIFEST, f"is of a newer version ({first[1]}) than this program can read (1)")
+        raise LogRefusedError(MANIFEST, f"is of a newer version ({first[1]})", newer=True)
     return lines[1:]
 
 
@@ -196,7 +196,7 @@ def _parse(lines: list[str]) -> Manifest:
         elif match := _RUNS.fullmatch(line):
             runs.append(int(match[1]))
         else:
-            raise LogRefusedError(MANIFEST, f"has a line of a newer version, or none at all: {line[:80]!r}")
+            raise LogRefusedError(MANIFEST, f"is of a newer version (line {line[:80]!r})", newer=True)
     return Manifest(base, tuple(segments), tuple(runs))
 
 

@@ -88,7 +88,9 @@ class LogTail(NamedTuple):
 
 
 class _Survey:
-    """The sum of the verified frames of one file. Calls `on_progress` now and then."""
+    """The sum of the verified frames of one file. Calls `on_progress` now and then. Raises LogRefusedError
+    for a file of a newer version.
+    """
 
     def __init__(
         self, storage: Storage, file: Base | Segment, on_progress: Callable[[int], object] = bool
@@ -102,6 +104,8 @@ class _Survey:
         self.has_stop = file.stop is None
         for frame in frames(storage, file):
             if isinstance(frame, Damage):
+                if frame.newer:
+                    raise LogRefusedError.of(file.name, frame)
                 self.damage = frame
                 break
             if frame.kind in PAYLOAD_KINDS:
@@ -255,7 +259,7 @@ def _opening(storage: Storage, name: str) -> Frame | None:
     if isinstance(first, Frame):
         return first
     if first.newer or (size >= FILE_FRAME_BYTES and any(storage.read(name, 0, FILE_FRAME_BYTES))):
-        raise LogRefusedError(name, first.reason, offset=0, repairable=not first.newer)
+        raise LogRefusedError.of(name, first)
     return None
 
 
@@ -303,14 +307,14 @@ def _check_sealed(file: Base | Segment, survey: _Survey) -> None:
     if file.seal is None:
         return
     if survey.damage:
-        raise LogRefusedError(file.name, survey.damage.reason, offset=survey.damage.offset, repairable=True)
+        raise LogRefusedError.of(file.name, survey.damage)
     if survey.last is None or survey.last.checksum != file.seal.checksum:
         raise LogRefusedError(file.name, "is sound, but not the file that was sealed", repairable=True)
 
 
 def _check_stopped(file: Base | Segment, survey: _Survey) -> None:
     """Refuse a file of which less is left than the last clean stop recorded."""
-    if file.stop is None or survey.has_stop or (survey.damage and survey.damage.newer):
+    if file.stop is None or survey.has_stop:
         return
     fault = stop_fault(file.stop, survey.length, survey.damage)
     raise LogRefusedError(file.name, fault.reason, offset=fault.offset, repairable=True)
@@ -334,15 +338,13 @@ def _check_tail(storage: Storage, segment: Segment, survey: _Survey, *, named: b
     if last is None:
         # The first frame was synced before the manifest named the file, so this cannot be a torn tail.
         damage = damage or Damage(0, "the file is empty")
-        raise LogRefusedError(segment.name, damage.reason, offset=damage.offset, repairable=not damage.newer)
+        raise LogRefusedError.of(segment.name, damage)
     # `durable_upto` never falls from frame to frame, so the last sound one has the highest. A segment is
     # named once its first frame is synced.
     durable_upto = max(last.durable_upto, segment.position + FILE_FRAME_BYTES if named else 0)
     if segment.stop:
         durable_upto = max(durable_upto, segment.position + segment.stop.length)
     if damage:
-        if damage.newer:
-            raise LogRefusedError(segment.name, damage.reason, offset=damage.offset)
         beyond = durable_upto_beyond(read, storage.size(segment.name), salt, damage.offset)
         durable_upto = max(durable_upto, beyond)
         if segment.position + damage.offset < durable_upto:

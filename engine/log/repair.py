@@ -9,7 +9,6 @@ that is kept is always one that the chain proves: a start from it is a start fro
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Final
 from zlib import crc32
 
 from engine.codec import (
@@ -25,10 +24,13 @@ from engine.log.errors import LogRefusedError
 from engine.log.files import next_number
 from engine.log.inspection import (
     DIRECTORY,
+    FindNewer,
     FrameRun,
     begins,
+    check_version,
     follows,
     is_torn,
+    know_all,
     manifest_from,
     manifest_of,
     opening,
@@ -41,24 +43,29 @@ from engine.log.steps import CutExtra, CutTail, GiveUp, NewManifest, RepairStep,
 from engine.log.view import LogView
 from engine.storage import Storage
 
-_NEWER: Final = "newer version"
-
 
 class IrreparableError(Exception):
     """Nothing that the files prove would start; the text says what is missing, or why it is left alone."""
 
 
-def plan(storage: Storage) -> RepairStep | None:
+def plan(storage: Storage, find_newer: FindNewer = know_all) -> RepairStep | None:
     """Return the next step, None for a log that would start as it is. Raises IrreparableError, OSError."""
     with LogView.of(storage) as view:
         try:
+            check_version(view, find_newer)
             recovery = rehearse(view)
         except LogRefusedError as refused:
             return _plan(view, refused)
         return CutTail(recovery.torn_bytes, recovery.torn_file) if recovery.torn_bytes else None
 
 
-def carry_out(storage: Storage, step: RepairStep, payloads: Sequence[bytes], now_ms: int) -> None:
+def carry_out(
+    storage: Storage,
+    step: RepairStep,
+    payloads: Sequence[bytes],
+    now_ms: int,
+    find_newer: FindNewer = know_all,
+) -> None:
     """Do a step that was planned. `payloads` (see `new_life`) inform readers that the log has lost entries.
 
     Raises StorageLockedError, LogRefusedError where the directory has changed since it was planned, OSError.
@@ -68,7 +75,7 @@ def carry_out(storage: Storage, step: RepairStep, payloads: Sequence[bytes], now
         return
     storage.lock()
     try:
-        if plan(storage) != step:
+        if plan(storage, find_newer) != step:
             raise LogRefusedError(DIRECTORY, "has changed meanwhile: run it again")
         step.do(storage, payloads, now_ms)
     finally:
@@ -76,8 +83,8 @@ def carry_out(storage: Storage, step: RepairStep, payloads: Sequence[bytes], now
 
 
 def _plan(view: LogView, refused: LogRefusedError) -> RepairStep:
-    if _NEWER in refused.reason:
-        raise IrreparableError(f"{refused}: nothing is wrong with it, it needs that version")
+    if refused.newer:
+        raise IrreparableError(f"{refused}; nothing is wrong with it")
     if refused.file == DIRECTORY:
         raise IrreparableError(str(refused))
     try:
@@ -202,8 +209,6 @@ class _Walk:
         return self._give_up(why, segment, last)
 
     def _damaged(self, run: FrameRun, fault: Damage) -> RepairStep:
-        if fault.newer:
-            raise IrreparableError(f"{run.file.name}, offset {fault.offset}: {fault.reason}")
         assert isinstance(run.file, Segment), "bases are looked at elsewhere"
         is_another = run.damage is None and run.size == (run.file.seal and run.file.seal.length)
         why = f"{run.file.name}, offset {fault.offset}: {fault.reason}"

@@ -61,7 +61,7 @@ from engine.records.durable import (
     SetMedia,
     SetWriterSeq,
 )
-from engine.records.payload import decode, encode, replay
+from engine.records.payload import NewerRecordError, decode, encode, find_newer, replay
 from engine.records.restored import (
     RestoreConsumer,
     RestoreDeferred,
@@ -101,6 +101,7 @@ __all__ = [
     "ForkStream",
     "LimitAge",
     "MoveGroup",
+    "NewerRecordError",
     "NoteFork",
     "Own",
     "PauseGroup",
@@ -142,6 +143,7 @@ __all__ = [
     "Stored",
     "decode",
     "encode",
+    "find_newer",
     "policy_changes",
     "replay",
     "snapshot",

@@ -12,6 +12,7 @@ A bound that excludes every ID below it may be 2^128, above them all: that one t
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final, get_type_hints
 
 import msgspec
@@ -65,6 +66,7 @@ class _Form:
         names = [field.name for field in msgspec.structs.fields(kind)]
         marked = [(place, getattr(hints[name], "__metadata__", ())) for place, name in enumerate(names)]
         self.special = [(place, *_FORMS[marks[0]]) for place, marks in marked if marks]
+        self.fields = len(names)
         self.texts_at = names.index("texts") if "texts" in names else None
         self.ids_at = names.index("ids") if "ids" in names else None
 
@@ -90,6 +92,13 @@ _KINDS: Final[dict[int, _Form]] = {
 }
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder(list[list[Any]]).decode
+# Without a look at what is in the fields.
+_split: Final = msgspec.msgpack.Decoder(list[list[msgspec.Raw]]).decode
+_number: Final = msgspec.msgpack.Decoder(int).decode
+
+
+class NewerRecordError(ValueError):
+    """A record that a later version has written. Its text names it."""
 
 
 def encode(records: Sequence[Record]) -> bytes:
@@ -98,11 +107,29 @@ def encode(records: Sequence[Record]) -> bytes:
 
 
 def decode(payload: bytes) -> list[Record]:
-    """The records of a payload. ValueError if it holds a record that this version does not know."""
+    """The records of a payload. Raises NewerRecordError, ValueError if these are none."""
     try:
         return [_KINDS[number].record(values) for number, *values in _decode(payload)]
-    except (KeyError, msgspec.DecodeError) as error:
+    except (KeyError, TypeError, msgspec.DecodeError) as error:
+        newer = find_newer(payload)
+        if newer is not None:
+            raise NewerRecordError(newer) from error
         raise ValueError(f"not a payload of this version: {error!r}") from error
+
+
+def find_newer(payload: bytes) -> str | None:
+    """What this version does not know: a kind of record, or fields of one. None where it knows all, and where
+    these are no records.
+    """
+    with suppress(msgspec.DecodeError):
+        for first, *values in _split(payload):
+            number = _number(first)
+            form = _KINDS.get(number)
+            if form is None:
+                return f"record {number}"
+            if len(values) > form.fields:
+                return f"record {number} with {len(values)} fields"
+    return None
 
 
 def replay(keyspace: Keyspace, payload: bytes) -> None:

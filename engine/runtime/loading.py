@@ -13,7 +13,7 @@ from engine.errors import EngineError
 from engine.keyspace import Caps, Keyspace
 from engine.log import Log, LogRefusedError
 from engine.nodes import Text, compress_each
-from engine.records import replay
+from engine.records import NewerRecordError, replay
 from engine.runs import Run
 from engine.storage import Storage
 from engine.storage.file import FileStorage
@@ -44,7 +44,7 @@ def recover(
     keyspace = Keyspace(caps=caps)
     keyspace.runs.read = lambda run: log.read_run(run.file, run.offset, run.length)
     try:
-        _load(keyspace, log, on_progress)
+        load(keyspace, log, on_progress)
     except BaseException:
         log.close(clean=False)
         if isinstance(storage, FileStorage):
@@ -53,8 +53,10 @@ def recover(
     return storage, log, keyspace
 
 
-def _load(keyspace: Keyspace, log: Log, on_progress: Progress) -> None:
-    """Apply every payload of the log. Raises LogRefusedError for one that contradicts those before."""
+def load(keyspace: Keyspace, log: Log, on_progress: Progress = no_progress) -> None:
+    """Apply every payload of the log. Raises LogRefusedError for one of a newer version, and for one that
+    contradicts those before.
+    """
     keyspace.begin_loading()
     done = 0
     for number, payload in enumerate(log.replay(), 1):
@@ -63,10 +65,12 @@ def _load(keyspace: Keyspace, log: Log, on_progress: Progress) -> None:
             on_progress("loading", done, log.recovery.bytes)
         try:
             replay(keyspace, payload)
+        except NewerRecordError as newer:
+            reason, (file, offset) = f"a frame of a newer version ({newer})", log.place_of(number)
+            raise LogRefusedError(file, reason, offset=offset, newer=True) from newer
         except (ValueError, LookupError, AssertionError, EngineError) as error:
-            raise LogRefusedError(
-                "log", f"payload {number} does not fit what is before it: {error!r}"
-            ) from error
+            reason, (file, offset) = f"does not fit what is before it: {error!r}", log.place_of(number)
+            raise LogRefusedError(file, reason, offset=offset) from error
         if keyspace.garbage:
             keyspace.free_some()
         if len(keyspace.cold) >= PACK_TEXTS_MIN:

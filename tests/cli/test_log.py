@@ -2,12 +2,15 @@
 
 import base64
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from app.cli.directory import opened
+from engine.log import Log as EngineLog
 from tests.cli.command import Ended, fill, redis, weir, work
 from tests.server import Server
 
@@ -225,6 +228,30 @@ def test_what_cannot_be_saved_is_told(data: Path) -> None:
     assert result.code == 3
     assert "restore a backup" in result.err
     assert contents(data) == {**before, "lock": contents(data)["lock"]}
+
+
+@pytest.mark.parametrize(
+    "command", ["serve", "check", "check --json", "dump", "repair --yes", "rewrite", "restore"]
+)
+def test_a_log_of_a_later_version_is_not_called_damaged(data: Path, tmp_path: Path, command: str) -> None:
+    """One exit code for all, as for damage, with the remedy; nothing is changed."""
+    with opened(data) as storage:
+        opened_log = EngineLog.open(storage)
+        opened_log.stage(msgspec.msgpack.encode([(199, "orders", b"")]))
+        opened_log.close()
+    before = contents(data)
+    if command == "serve":
+        ended = weir(NOWHERE, "serve", "--data", str(data), "--port", "0")
+    elif command == "restore":
+        ended = weir(NOWHERE, "restore", str(data), "--data", str(tmp_path / "restored"))
+    else:
+        ended = log(data, *command.split())
+    assert ended.code == 3
+    said = ended.err + ended.out
+    assert "newer version (record 199)" in said
+    assert "run that version" in said
+    assert not re.search("bug|repair|payload|Traceback", said)
+    assert {**contents(data), "lock": b""} == {**before, "lock": b""}
 
 
 def test_a_rewrite_leaves_what_is_in_it(data: Path) -> None:

@@ -87,6 +87,8 @@ async def pass_s(talk: Stored, seconds: int) -> None:
     for _ in range(10 * seconds):
         await talk.pass_ms(100)
         await let_threads_run()
+    while talk.engine.rewriting.running:
+        await let_threads_run()
 
 
 async def test_half_empty_files_go_by_themselves() -> None:

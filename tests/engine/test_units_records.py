@@ -16,7 +16,18 @@ from hypothesis import strategies as st
 from engine import entries, records
 from engine.keyspace import Keyspace
 from engine.nodes import Text
-from engine.records import Append, Cut, Record, Remove, RestoreOpenNode, decode, encode, replay, snapshot
+from engine.records import (
+    Append,
+    Cut,
+    NewerRecordError,
+    Record,
+    Remove,
+    RestoreOpenNode,
+    decode,
+    encode,
+    replay,
+    snapshot,
+)
 from tests.engine.images import image
 from tests.engine.world import World
 
@@ -138,11 +149,16 @@ def test_a_payload_keeps_the_order_of_its_records() -> None:
     assert decode(encode([])) == []
 
 
-@pytest.mark.parametrize("payload", [b"", b"\x91", b"\x91\x92\xcd\x03\xe7\x01", b"not msgpack", b"\x91\xa1x"])
+@pytest.mark.parametrize("payload", [b"", b"\x91", b"\x91\x91\xa1x", b"not msgpack", b"\x91\xa1x"])
 def test_what_is_no_payload_of_this_version_is_told(payload: bytes) -> None:
-    """A newer record is refused, not skipped: the state would be another."""
     with pytest.raises(ValueError, match="not a payload of this version"):
         decode(payload)
+
+
+def test_a_record_of_a_later_version_is_refused_and_named() -> None:
+    """It is not skipped: the state would be another."""
+    with pytest.raises(NewerRecordError, match=r"^record 999$"):
+        decode(b"\x91\x92\xcd\x03\xe7\x01")
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=5), st.booleans())
