@@ -19,7 +19,7 @@ from app.metrics.counters import Door
 from app.tenants import Tenant
 from engine import Call, CommandEngine, EngineError, How, Reader, ask_one
 from engine.commands import Command, XReadGroup
-from engine.replies import GroupRead, Reply
+from engine.replies import Dropped, GroupRead, Reply
 
 # Holds bytes for replies before they are made. Raises EngineError `overloaded`.
 Reserve = Callable[[int], None]
@@ -185,3 +185,8 @@ class Work:
         self.gateway.access.audit.note(
             self.request_id, self.caller, facts, prefix=prefix, status=status, code=code
         )
+
+
+def dropped(reply: Reply | EngineError | None) -> Facts:
+    """What the audit log says of schedules that have gone with streams, by the reply of what ended these."""
+    return {"schedules_dropped": reply.schedules} if isinstance(reply, Dropped) else {}

@@ -370,13 +370,16 @@ def recurring_forbidden() -> EngineError:
     return EngineError("forbidden", f"NOPERM {sentence}: {way}", sentence)
 
 
-def has_schedules(stream: str, count: int) -> EngineError:
-    """A stream that is not closed while entries are scheduled."""
+def has_schedules(stream: str, count: int, end: str = "close") -> EngineError:
+    """A stream that is not closed while entries are scheduled; `end` is "delete" where it is not deleted."""
     sentence = (
         f"the stream '{_printable(stream)}' has {count} schedules, which would never run: cancel them, or "
-        "close it with"
+        f"{end} it with"
     )
-    redis, way = f"ERR {sentence} SCHEDULES DROP", "POST /v1/streams/{stream}/close?schedules=drop"
+    closing, deleting = "POST /v1/streams/{stream}/close", "DELETE /v1/streams/{stream}"
+    way = f"{closing if end == 'close' else deleting}?schedules=drop"
+    # Redis clients close in words of their own, and delete without being asked.
+    redis = f"ERR {sentence} {'SCHEDULES DROP' if end == 'close' else way}"
     return EngineError("has_schedules", redis, f"{sentence} {way}", schedules=count)
 
 

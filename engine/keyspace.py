@@ -341,8 +341,8 @@ class Keyspace:
         self.forks = Forks()
         self.deferrals = DueTimes()
         self.due_schedules = DueTimes()
-        # How many schedules all streams have.
-        self.scheduled = 0
+        # How many schedules all streams have, and how many have gone with streams that ended.
+        self.scheduled = self.schedules_dropped = 0
         self._moment_ms = 0
         self.generations = Generations()
         self.versions = Versions()
@@ -404,6 +404,7 @@ class Keyspace:
     def remove(self, name: str) -> None:
         """Take a stream out, with all that hangs on it."""
         key = self._take_out(name)
+        self.schedules_dropped += 0 if key.schedules is None else len(key.schedules)
         self.forks.remove(name)
         self.garbage.add(key, key.footprint.bytes)
 
@@ -469,6 +470,7 @@ class Keyspace:
             key.footprint.add(-schedules.bytes)
             self.garbage.add(schedules, schedules.bytes)
             self.scheduled -= len(schedules)
+            self.schedules_dropped += len(schedules)
 
     def close(self, name: str, closed: Closed) -> None:
         """End a stream."""
@@ -518,6 +520,7 @@ class Keyspace:
         self.forks.clear()
         self.deferrals.clear()
         self.due_schedules.clear()
+        self.schedules_dropped += self.scheduled
         self.scheduled = 0
         self.round.clear()
         self._names.replace([])

@@ -244,6 +244,10 @@ class EngineProtocol(CommandEngine, Protocol):
         """For how many seconds the first entry has been due that is not appended yet; 0 if there is none."""
 
     @property
+    def schedules_dropped(self) -> int:
+        """How many schedules have gone with streams that ended, since it was opened."""
+
+    @property
     def waiting(self) -> int:
         """How many reads wait."""
 

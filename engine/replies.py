@@ -329,6 +329,8 @@ class StreamInfo(msgspec.Struct, frozen=True):
     # Of a stream of Durable Streams: its media type, and the stream that it is a fork of.
     media: str | None
     forked_from: str | None
+    # Entries for later, which go with it.
+    schedules: int
     held_by: str
 
     @property
@@ -526,6 +528,13 @@ class AddedScheduled(msgspec.Struct, frozen=True):
     recurring: Sequence[str] = ()
 
 
+class Dropped(msgspec.Struct, frozen=True):
+    """`reply`, of a command that ended streams with entries for later: this number of schedules went too."""
+
+    reply: "Closed | bool | int"
+    schedules: int
+
+
 class DeadLettered(msgspec.Struct, frozen=True):
     """Entries moved to the dead-letter stream `stream`."""
 
@@ -658,6 +667,7 @@ Reply = (
     | ScheduleSet
     | SchedulePage
     | AddedScheduled
+    | Dropped
     | DeadLettered
     | MetadataPage
     | DeadLettersFound

@@ -123,6 +123,7 @@ def _add_engine(figures: Figures, engine: EngineProtocol) -> None:
             figures.add(f"weir_streams_{what}", count)
     figures.add("weir_schedules", engine.schedules)
     figures.add("weir_schedules_late_seconds", engine.schedules_late_s)
+    figures.add("weir_schedules_dropped_total", engine.schedules_dropped)
     figures.add("weir_blocked_reads", engine.waiting)
     if (log := engine.log_figures()) is not None:
         figures.add("weir_log_bytes", log.bytes)

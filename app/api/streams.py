@@ -163,6 +163,7 @@ class Stream(ResponseModel):
         str | None, Field(description="when it is removed", json_schema_extra={"format": "date-time"})
     ]
     memory_bytes: Count
+    schedules: Annotated[Count, Field(description="entries for later")]
     closed: Annotated[bool, Field(description="it takes no entries any more")]
     closed_at: Annotated[str, Field(json_schema_extra={"format": "date-time"})] = absent()
     close_reason: str = absent()
@@ -325,6 +326,7 @@ def _stream(name: str, info: Reply) -> bytes:
             "archived_up_to": ids.format(info.archived_up_to),
             "expires_at": _moment(info.expires_at_ms),
             "memory_bytes": info.memory_bytes,
+            "schedules": info.schedules,
             **_end(info),
             **_durable(info),
             **({"held_by": info.held_by} if info.held_by else {}),
@@ -465,12 +467,25 @@ async def update_stream(
     return _changed(request, 200, stream, info)
 
 
-@router.delete(_STREAM, Action.MANAGE, status=204, refusals=("no_stream", "precondition_failed"), writes=True)
+@router.delete(
+    _STREAM,
+    Action.MANAGE,
+    status=204,
+    refusals=("no_stream", "precondition_failed", "has_schedules"),
+    writes=True,
+)
 async def delete_stream(
-    request: RequestParameter, stream: StreamName, if_match: IfUnchanged = None
+    request: RequestParameter,
+    stream: StreamName,
+    schedules: Annotated[
+        Literal["refuse", "drop"],
+        Query(description="whether entries for later forbid it or are dropped"),
+    ] = "refuse",
+    if_match: IfUnchanged = None,
 ) -> Response:
     """Remove a stream with its groups and everything in them (DEL)."""
-    command = Delete(streams=[stream], expected=await _expected(request, stream, if_match))
+    expected = await _expected(request, stream, if_match)
+    command = Delete(streams=[stream], expected=expected, drops_schedules=schedules == "drop")
     (removed,) = await request.write(command)
     if not removed:
         raise _missing(stream)

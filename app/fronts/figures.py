@@ -21,6 +21,7 @@ class EngineFigures(msgspec.Struct, frozen=True, kw_only=True):
     mean_expiry_ms: int
     schedules: int
     schedules_late_s: float
+    schedules_dropped: int
     appended: int
     memory_used_bytes: int
     memory_estimated_bytes: int
@@ -45,6 +46,7 @@ class EngineFigures(msgspec.Struct, frozen=True, kw_only=True):
             mean_expiry_ms=engine.mean_expiry_ms,
             schedules=engine.schedules,
             schedules_late_s=engine.schedules_late_s,
+            schedules_dropped=engine.schedules_dropped,
             appended=engine.appended,
             memory_used_bytes=memory.used_bytes,
             memory_estimated_bytes=memory.estimated_bytes,

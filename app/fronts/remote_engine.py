@@ -193,6 +193,11 @@ class RemoteEngine:
         return self._figures.schedules_late_s
 
     @property
+    def schedules_dropped(self) -> int:
+        """How many schedules have gone with streams that ended, since the engine was opened."""
+        return self._figures.schedules_dropped
+
+    @property
     def waiting(self) -> int:
         """How many reads of this front wait."""
         return len(self._waiting)

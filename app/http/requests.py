@@ -40,10 +40,10 @@ from app.live.budgets import BODY_COPIES, FREE_BYTES, Reader, Reservation, Sende
 from app.live.sessions import AccessEnd
 from app.live.waiting import Begin, ClientLeftError
 from app.metrics import tracing
-from app.work import Work
+from app.work import Work, dropped
 from engine import Call, EngineError, How, ReadHandle, ask
 from engine.commands import BlockingCommand, Command, XReadGroup
-from engine.replies import GroupRead, Reply
+from engine.replies import Dropped, GroupRead, Reply
 
 T = TypeVar("T")
 
@@ -94,6 +94,7 @@ class Request(Work):
         "actions",
         "arguments",
         "delivered",
+        "dropped",
         "headers",
         "names",
         "prepared",
@@ -118,6 +119,7 @@ class Request(Work):
         self.delivered: list[tuple[XReadGroup, GroupRead]] = []
         # For the audit log, until it is known how they end.
         self.actions: list[Facts] = []
+        self.dropped: Facts = {}
         # What its head means to the endpoint, once that is known.
         self.arguments: Mapping[str, Any] | None = None
         # What has answered it, if it may be run again.
@@ -143,7 +145,7 @@ class Request(Work):
         """Write what was noted: it ended with this status, and with this code where it was refused."""
         actions, self.actions = self.actions, []
         for facts in actions:
-            self.audit(facts, status=status, code=code)
+            self.audit({**facts, **self.dropped}, status=status, code=code)
 
     def check_ready(self) -> None:
         """Raise `starting` or `draining` before anything is read."""
@@ -441,7 +443,7 @@ class Request(Work):
     async def reply_to(self, command: Command, *, synced: bool = False) -> Reply:
         """The reply to one command, of which nothing is counted yet."""
         if not isinstance(command, BlockingCommand) or command.block_ms is None:
-            return await self.run_now(command, synced=synced)
+            return self._without_dropped(await self.run_now(command, synced=synced))
         self.scope["state"][WAITED_STATE] = True
         await self.take_turn()
         engine, caller, waits = self.engine, self.caller, self.gateway.waits
@@ -580,8 +582,15 @@ class Request(Work):
             if isinstance(reply, EngineError):
                 raise reply
             self.note_reply(None, reply)
-            replies.append(reply)
+            replies.append(self._without_dropped(reply))
         return replies
+
+    def _without_dropped(self, reply: Reply) -> Reply:
+        """The reply; that schedules have gone with a stream is for the audit log."""
+        if not isinstance(reply, Dropped):
+            return reply
+        self.dropped = dropped(reply)
+        return reply.reply
 
     async def _run_together(
         self, commands: Sequence[Command], *, synced: bool

@@ -58,6 +58,7 @@ FAMILIES: Final = {
         Family("weir_streams_hidden", _G, (), "Names of removed streams that have forks"),
         Family("weir_schedules", _G, (), "Entries for later"),
         Family("weir_schedules_late_seconds", _G, (), "For how long the first of them has been due"),
+        Family("weir_schedules_dropped_total", _C, (), "Schedules that have gone with streams that ended"),
         Family("weir_connections", _G, ("door",), "Open connections, by API"),
         Family("weir_blocked_reads", _G, (), "Reads that wait for entries"),
         Family("weir_fronts", _G, ("state",), "Fronts: wanted, and up; none without `fronts`"),

@@ -111,6 +111,7 @@ def weir_info(reply: Reply) -> Resp:
             ("generation", reply.generation.encode()),
             ("removed-upto", _id(reply.removed_upto)),
             ("archived-up-to", _id(reply.archived_up_to)),
+            ("schedules", reply.schedules),
             ("closed-at-ms", reply.closed_at_ms),
             ("close-reason", reply.close_reason.encode()),
         ]

@@ -22,7 +22,7 @@ from engine.commands import (
     XAutoClaim,
     XClaim,
 )
-from engine.replies import Presence, Reply
+from engine.replies import Dropped, Presence, Reply
 
 Action = Literal["read", "write", "consume", "close", "manage", "admin"]
 Visible = Callable[[str], bool]
@@ -83,6 +83,8 @@ class CommandRequest(msgspec.Struct, frozen=True):
         """
         if isinstance(reply, EngineError):
             raise reply
+        if isinstance(reply, Dropped):
+            reply = reply.reply
         self.check(reply)
         of_entries = replies.entry_shape(reply)
         if of_entries is not None and not self._ids_alone:

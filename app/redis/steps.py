@@ -18,7 +18,7 @@ from app.redis.parsers.table import changing
 from app.redis.request import CommandRequest, Visible
 from app.redis.resp import Resp
 from app.redis.runs import Parsed, RunResult
-from app.work import Work
+from app.work import Work, dropped
 from engine import Call, EngineError, How, ask, errors
 from engine.replies import Reply
 
@@ -183,7 +183,7 @@ class CommandSteps:
         if isinstance(outcome, tuple):
             parsed, reply = outcome
             name = parsed.name
-            self.audit(parsed, refusal)
+            self.audit(parsed, refusal, reply)
             if refusal is None and reply is not None and not isinstance(reply, EngineError):
                 self.work.note_reply(parsed.command, reply)
         elif refusal is None:
@@ -191,11 +191,14 @@ class CommandSteps:
         self.work.note_end(name, refusal, sent_bytes=len(written))
         return written
 
-    def audit(self, parsed: CommandRequest, refusal: EngineError | None) -> None:
+    def audit(
+        self, parsed: CommandRequest, refusal: EngineError | None, reply: Reply | EngineError | None = None
+    ) -> None:
         """Have the audit log say what was done to streams, groups or the gateway, or was refused."""
         audited = parsed.audited if self.work.gateway.access.audit.is_on else None
         if audited is not None:
-            self._audit({"action": audited[0], "operation": parsed.name, **audited[1]}, refusal)
+            action, names = audited
+            self._audit({"action": action, "operation": parsed.name, **names, **dropped(reply)}, refusal)
 
     def _audit(self, facts: dict[str, object], refusal: EngineError | None) -> None:
         code = "" if refusal is None else refusal.code

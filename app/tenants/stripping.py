@@ -192,6 +192,10 @@ def _schedules(reply: replies.SchedulePage, names: TenantNames) -> replies.Sched
     return replace(reply, schedules=[_schedule(one, names) for one in reply.schedules])
 
 
+def _dropped(reply: replies.Dropped, names: TenantNames) -> replies.Dropped:
+    return replace(reply, reply=strip_prefix(reply.reply, names))
+
+
 def _of_stream(reply: Any, names: TenantNames) -> Any:  # noqa: ANN401 - replies with a stream
     return replace(reply, stream=names.strip(reply.stream))
 
@@ -240,6 +244,7 @@ REPLIES: Final[Mapping[type, Strip]] = {
     replies.AutoClaimed: _claimed,
     replies.BatchesAppended: _same,
     replies.Closed: _closed,
+    replies.Dropped: _dropped,
     replies.Claimed: _claimed,
     replies.DeadLettered: _of_stream,
     replies.DeadLettersFound: _same,

@@ -73,6 +73,7 @@ from engine.replies import (
     AddedScheduled,
     Closed,
     DeadLettered,
+    Dropped,
     DurableAppended,
     GroupRead,
     Published,
@@ -320,6 +321,7 @@ class ClusterEngine(NoLog):
         if gather is not None:
             gathered = await gather(self, self._losses.informed(command))
             self._count(gathered)
+            self.maintenance.schedules.note_run(command, gathered)
             return gathered
         request = self._request(command)
         assert request is not None, "it is not gathered"
@@ -376,6 +378,8 @@ class ClusterEngine(NoLog):
             finish(errors.with_held(full, stream) if info.held_by else full)
 
     def _count(self, reply: object) -> None:
+        if isinstance(reply, Dropped):
+            reply = reply.reply
         if isinstance(reply, StreamsRead):
             self._losses.note(reply)
             return
@@ -572,6 +576,11 @@ class ClusterEngine(NoLog):
     def schedules_late_s(self) -> float:
         """See `EngineProtocol`. As the last round has found it."""
         return self.maintenance.schedules.late_ms / 1000
+
+    @property
+    def schedules_dropped(self) -> int:
+        """See `EngineProtocol`. As far as this gateway has ended the streams, or found them gone."""
+        return self.maintenance.schedules.dropped
 
     @property
     def figures(self) -> BackendFigures:

@@ -447,15 +447,7 @@ async def _exists(backend: Backend, command: Exists) -> Reply:
 async def _delete(backend: Backend, command: Delete) -> Reply:
     """Of several slots: each stream by itself."""
     each = [msgspec.structs.replace(command, streams=[name]) for name in dict.fromkeys(command.streams)]
-    return len(
-        [
-            count
-            for count in _all_done(
-                await _each(backend, [words.only_request(measuring) for measuring in each])
-            )
-            if count
-        ]
-    )
+    return words.sum_deleted(_all_done(await _each(backend, [words.only_request(one) for one in each])))
 
 
 @gathers(Plan)

@@ -90,6 +90,7 @@ def description_of(info: StreamInfo | None) -> str:
         *(str(info.entries_added), ids.format(info.first_id), str(info.groups), info.generation),
         *(ids.format(info.removed_upto), str(-1 if info.expires_at_ms is None else info.expires_at_ms)),
         "" if info.closed_at_ms is None else f"{info.closed_at_ms} {info.close_reason}",
+        str(info.schedules),
         *(*limits, *flags, ids.format(info.archived_up_to) if info.archived_up_to else ""),
     ]
     return "/".join(facts)

@@ -162,11 +162,12 @@ class Maintenance:
         request = words.by_script(stream, maintain(stream, watched_ms, self._grace_ms), Lane.GROUP)
         for _ in range(_TURNS_MAX):
             try:
-                has_more, due_ms, count = await self._run(request)
+                has_more, due_ms, count, dropped = await self._run(request)
             except EngineError:
                 # The next round comes here again.
                 return
             self.schedules.note_found(node, stream, count, due_ms)
+            self.schedules.dropped += dropped
             if due_ms is not None:
                 self.note_schedule(stream, max(0, due_ms))
             if not has_more:

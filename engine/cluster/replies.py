@@ -139,6 +139,7 @@ def stream_info(
     expires_at_ms: int,
     memory_bytes: int,
     kept: Sequence[bytes | None],
+    schedules: int,
 ) -> StreamInfo:
     """XINFO STREAM, and what it does not say: `kept` are the fields `RETENTION`, `CLOSED`,
     `DURABLE` and `HAD_GROUP`.
@@ -175,6 +176,7 @@ def stream_info(
         media=None if media is None else media.decode(),
         forked_from=None if source is None else source.decode(),
         held_by=NO_GROUP if is_kept_whole else "",
+        schedules=schedules,
     )
 
 

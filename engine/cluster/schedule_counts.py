@@ -14,7 +14,7 @@ from collections.abc import Collection, Hashable
 from engine.commands import AddScheduled, CancelSchedule, Command, SetSchedule
 from engine.errors import EngineError
 from engine.keyspace import CAPS_DEFAULT
-from engine.replies import AddedScheduled, Reply, ScheduleSet
+from engine.replies import AddedScheduled, Dropped, Reply, ScheduleSet
 
 # Of one stream: how many, and for how long the first has been due.
 _Row = tuple[int, int]
@@ -35,6 +35,8 @@ class ScheduleCounts:
         self._last: dict[Hashable, dict[str, _Row]] = {}
         # What was added behind the end of the last round, and during it, which may be counted or not.
         self._added = self._added_before = 0
+        # How many have gone with streams that were ended by this gateway, or were found gone by it.
+        self.dropped = 0
 
     @property
     def count(self) -> int:
@@ -54,6 +56,9 @@ class ScheduleCounts:
             self._added += len(reply.scheduled) - reply.cancelled
         elif isinstance(command, CancelSchedule) and reply is True:
             self._added -= 1
+        elif isinstance(reply, Dropped):
+            self._added -= reply.schedules
+            self.dropped += reply.schedules
 
     def note_found(self, server: Hashable, stream: str, count: int, due_ms: int | None) -> None:
         """The round has found this stream, whose first schedule is due after `due_ms`."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
 from hashlib import sha1
 from importlib.resources import files
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -39,10 +39,21 @@ from engine.entries import is_json
 from engine.errors import EngineError
 from engine.keyspace import CAPS_DEFAULT
 from engine.producers import EPOCH_BYTES_MAX, EPOCH_CHUNKS_MAX
-from engine.replies import Added, Closed, Deletions, Edges, Published, Republished, StoredRun, Trimmed
+from engine.replies import (
+    Added,
+    Closed,
+    Deletions,
+    Dropped,
+    Edges,
+    Published,
+    Republished,
+    StoredRun,
+    Trimmed,
+)
 
 Word = bytes | str | int
 Decode = Callable[[Any], Any]
+E = TypeVar("E", bound=Closed | bool | int)
 
 # Lua's stack holds no more words of one entry than that, two for each field.
 FIELDS_MAX: Final = 3_900
@@ -140,7 +151,7 @@ _REFUSALS: Final[Mapping[str, Callable[..., EngineError]]] = {
     "id_not_increasing": errors.id_not_increasing,
     "epoch_begins_at_zero": errors.epoch_begins_at_zero,
     "fork_beyond_end": errors.fork_beyond_end,
-    "has_schedules": lambda stream, count: errors.has_schedules(stream, int(count)),
+    "has_schedules": lambda stream, count, *end: errors.has_schedules(stream, int(count), *end),
     "idempotency_mismatch": errors.idempotency_mismatch,
     "last_id_mismatch": errors.last_id_mismatch,
     "lifetime_over": errors.lifetime_over,
@@ -214,16 +225,15 @@ def close(command: Close, origin: WriteOrigin) -> ScriptCall:
     nothing = XAdd(stream=stream, bodies=(), mkstream=False, expected_last_id=command.expected_last_id)
     call = add(command.add or nothing, origin, end="+!"[command.drops_schedules] + command.reason)
 
-    def decode(reply: Any) -> Closed:  # noqa: ANN401 - as the server sent it
+    def decode(reply: Any) -> Closed | Dropped:  # noqa: ANN401 - as the server sent it
         if reply is None:
             raise errors.no_such_key(stream)
-        *stored, (last, mark, before) = checked(reply)
+        *stored, (last, mark, before, dropped) = checked(reply)
         end = end_from(stream, mark, ids.parse_canonical(last))
         assert end is not None, "it is closed by now"
-        if command.add is None:
-            return Closed(end, duplicate=bool(before))
-        added = call.decode(stored)
-        return Closed(end, added, duplicate=added.duplicate)
+        added = None if command.add is None else call.decode(stored)
+        closed = Closed(end, added, duplicate=bool(before) if added is None else added.duplicate)
+        return with_dropped(closed, dropped)
 
     return msgspec.structs.replace(call, decode=decode)
 
@@ -370,10 +380,15 @@ def delete_each(stream: str, refs: Refs, entry_ids: Sequence[int], group: str = 
     return ScriptCall(script("delete_each", "trimming", "deleting"), keys, words, Deletions)
 
 
-def delete_stream(stream: str, expected: str = "") -> ScriptCall:
+def delete_stream(stream: str, expected: str = "", *, drops_schedules: bool = True) -> ScriptCall:
     """DEL of one stream that is as `expected` (kept.py); the reply is 1, or 0 where there was none."""
+
+    def decode(reply: Any) -> int | Dropped:  # noqa: ANN401 - as the server sent it
+        _, count, dropped = checked(reply)
+        return with_dropped(int(count), dropped)
+
     keys, script_of = stream_keys(stream), script("delete_streams", "trimming", "retention")
-    return ScriptCall(script_of, keys, [expected], _number(stream))
+    return ScriptCall(script_of, keys, [expected, int(drops_schedules)], decode)
 
 
 def ensure_stream(
@@ -404,7 +419,8 @@ def _lifetime_words(lifetime: NewLifetime | None) -> tuple[str, Word]:
 def maintain(stream: str, watched_ms: int, grace_ms: int) -> ScriptCall:
     """What time brings to a stream, whose primary has been the same for `watched_ms`; consumers may be silent
     for `grace_ms` longer than their group says. The reply: 1 where there is more to do, after how many ms the
-    first schedule is due (less than 0 where it is late, None for none), and how many schedules there are.
+    first schedule is due (less than 0 where it is late, None for none), how many schedules there are, and how
+    many have gone with a stream of this name.
     """
     keys, words = stream_keys(stream), [watched_ms, grace_ms]
     return ScriptCall(
@@ -447,7 +463,7 @@ def _number(stream: str) -> Decode:
 
 def rename(stream: str, target: str, words: Sequence[Word]) -> ScriptCall:
     """RENAME, RENAMENX or COPY: `words` are a generation, the command, and options. Reply: whether it is."""
-    return ScriptCall(script("rename"), [*stream_keys(stream), *stream_keys(target)], words, bool)
+    return ScriptCall(script("rename"), [*stream_keys(stream), *stream_keys(target)], words, _whether)
 
 
 def set_last_id(command: XSetId) -> ScriptCall:
@@ -465,7 +481,18 @@ def set_last_id(command: XSetId) -> ScriptCall:
 
 def change_lifetime(stream: str, words: Sequence[Word]) -> ScriptCall:
     """PEXPIRE, PEXPIREAT or PERSIST, with its options. Reply: whether the lifetime was changed."""
-    return ScriptCall(script("lifetime"), stream_keys(stream)[:1], words, bool)
+    return ScriptCall(script("lifetime"), stream_keys(stream)[:2], words, _whether)
+
+
+def with_dropped(reply: E, dropped: int) -> E | Dropped:
+    """The reply of what ends streams, with how many schedules have gone, if any have."""
+    return Dropped(reply, dropped) if dropped else reply
+
+
+def _whether(reply: Any) -> bool | Dropped:  # noqa: ANN401 - as the server sent it
+    """Whether it is done, and how many schedules have gone."""
+    done, dropped = reply
+    return with_dropped(bool(done), dropped)
 
 
 def describe_edges(

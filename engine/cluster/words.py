@@ -61,7 +61,7 @@ from engine.commands import (
     XTrim,
 )
 from engine.commands.closing import check_reason
-from engine.replies import Archived, Entries, StreamDetail, StreamInfo, StreamUse
+from engine.replies import Archived, Dropped, Entries, StreamDetail, StreamInfo, StreamUse
 
 C = TypeVar("C", bound=Command)
 Make = Callable[[Any, WriteOrigin], BackendRequest]
@@ -313,12 +313,13 @@ def edges(command: DescribeEdges, _: WriteOrigin) -> BackendRequest:
 
 def _beside(name: str) -> list[Words]:
     """What XINFO does not say: when it expires, its memory by the server's estimate, its retention, its
-    end, and what it is of Durable Streams.
+    end, what it is of Durable Streams, and how many entries for later it has.
     """
     return [
         ("PEXPIRETIME", name),
         ("MEMORY", "USAGE", name),
         ("HMGET", auxiliary_key(name, "m"), *RETENTION, CLOSED, *DURABLE, HAD_GROUP),
+        ("HLEN", auxiliary_key(name, "s")),
     ]
 
 
@@ -334,8 +335,8 @@ def describe_stream(name: str, *, is_use: bool) -> BackendRequest:
     commands: list[Words] = [("XINFO", "STREAM", name), *_beside(name), *look.commands]
 
     def decode(results: Sequence[Any]) -> StreamInfo:
-        info, expires_at_ms, memory_bytes, kept, *edges = results
-        return replies.stream_info(info, look.decode(edges), expires_at_ms, memory_bytes, kept)
+        info, *beside, edges = results
+        return replies.stream_info(info, look.decode([edges]), *beside)
 
     return msgspec.structs.replace(look, commands=commands, decode=decode)
 
@@ -384,13 +385,11 @@ def _xinfo_full(command: XInfoStreamFull, _: WriteOrigin) -> BackendRequest:
     ]
 
     def decode(results: Sequence[Any]) -> StreamDetail:
-        info, expires_at_ms, memory_bytes, fields, first, last, kept, *edges = results
+        info, *beside, first, last, kept, edges = results
         described = replies.stream_info(
             {**info, b"first-entry": next(iter(first), None), b"last-entry": next(iter(last), None)},
-            look.decode(edges),
-            expires_at_ms,
-            memory_bytes,
-            fields,
+            look.decode([edges]),
+            *beside,
         )
         return replies.stream_detail(info, described, kept)
 
@@ -435,9 +434,16 @@ def _update_stream(command: UpdateStream, origin: WriteOrigin) -> BackendRequest
 @sends(Delete)
 def _delete(command: Delete, _: WriteOrigin) -> BackendRequest:
     expected = description_of(command.expected)
-    names = dict.fromkeys(command.streams)
-    each = join([by_script(name, scripts.delete_stream(name, expected)) for name in names])
-    return msgspec.structs.replace(each, decode=lambda results: sum(each.decode(results)))
+    drops = command.drops_schedules
+    calls = {name: scripts.delete_stream(name, expected, drops_schedules=drops) for name in command.streams}
+    each = join([by_script(name, call) for name, call in calls.items()])
+    return msgspec.structs.replace(each, decode=lambda results: sum_deleted(each.decode(results)))
+
+
+def sum_deleted(replies: Sequence[int | Dropped]) -> int | Dropped:
+    """How many of the streams there were, each with its reply, and how many schedules have gone with them."""
+    count = sum(1 if isinstance(one, Dropped) else one for one in replies)
+    return scripts.with_dropped(count, sum(one.schedules for one in replies if isinstance(one, Dropped)))
 
 
 @sends(Exists)

@@ -9,9 +9,9 @@ stream again: a copy is open, and so is a stream that is created anew.
 
 from engine import errors
 from engine.commands import weir_commands
-from engine.commands.entries import PreparedEntries, expect_last_id, expect_no_schedules, prepare, store
+from engine.commands.entries import PreparedEntries, expect_last_id, prepare, store
 from engine.commands.reading import end_of
-from engine.commands.registry import runs
+from engine.commands.registry import ends_streams, runs
 from engine.commands.turn import Turn
 from engine.ids import ID_MAX
 from engine.keyspace import REASON_BYTES_MAX
@@ -20,10 +20,11 @@ from engine.replies import Added, Closed
 
 
 @runs(weir_commands.Close)
+@ends_streams
 def close(turn: Turn, command: weir_commands.Close) -> Closed:
     check_reason(command.reason)
     if not command.drops_schedules:
-        expect_no_schedules(turn, command.stream)
+        turn.expect_no_schedules(command.stream)
     stream, added = command.stream, _add(turn, command)
     key = turn.key(stream)
     repeated = key.closed is not None

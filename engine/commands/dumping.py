@@ -12,7 +12,7 @@ from engine import entries, errors, ids
 from engine.commands import types
 from engine.commands.expiring import expiry_of
 from engine.commands.keys import clear
-from engine.commands.registry import runs
+from engine.commands.registry import ends_streams, runs
 from engine.commands.turn import Turn
 from engine.dump import (
     DUMP_BYTES_MAX,
@@ -70,6 +70,7 @@ def dump(turn: Turn, command: types.Dump) -> Dumped | None:
 
 
 @runs(types.Restore)
+@ends_streams
 def restore(turn: Turn, command: types.Restore) -> bool:
     stream, described = command.stream, command.dump
     there = turn.keyspace.find(stream) is not None

@@ -17,7 +17,7 @@ from engine.commands.durable_commands import (
     ForkPoint,
     ProducerBatch,
 )
-from engine.commands.entries import PreparedEntries, expect_no_schedules, expect_open, prepare_checked, store
+from engine.commands.entries import PreparedEntries, expect_open, prepare_checked, store
 from engine.commands.expiring import TIME_MS_MAX
 from engine.commands.keys import COPY_COST_MAX
 from engine.commands.registry import runs
@@ -210,7 +210,7 @@ def append_durable(turn: Turn, command: AppendDurable) -> DurableAppended:
     if key.closed is not None:
         return _repeat_end(turn, command, key, place)
     if command.closes:
-        expect_no_schedules(turn, command.stream)
+        turn.expect_no_schedules(command.stream)
     if command.bodies and command.kind != durable.kind:
         raise errors.media_type_differs(durable.media)
     if batch is not None and _is_repeated(batch, place):

@@ -145,13 +145,6 @@ def expect_open(turn: Turn, stream: str, key: Key | None) -> None:
         raise refusal
 
 
-def expect_no_schedules(turn: Turn, stream: str) -> None:
-    """Refuse to close a stream while there are entries for later."""
-    key = turn.keyspace.find(stream)
-    if key is not None and key.schedules:
-        raise errors.has_schedules(stream, len(key.schedules))
-
-
 def expect_last_id(key: Key | None, expected: int | None) -> None:
     """Check the precondition of a change: this is the stream's last ID."""
     last_id = key.stream.last_id if key else 0

@@ -8,7 +8,7 @@ from typing import Final
 
 from engine import errors
 from engine.commands import types, weir_commands
-from engine.commands.registry import runs
+from engine.commands.registry import ends_streams, runs
 from engine.commands.turn import Turn
 from engine.records import SetLifetime
 
@@ -21,6 +21,7 @@ NO_STREAM: Final = -2
 
 
 @runs(types.Expire)
+@ends_streams
 def expire(turn: Turn, command: types.Expire) -> bool:
     at_ms = expiry_of(turn, command.ms, relative=command.relative, command=command.named)
     key = turn.keyspace.find(command.stream)

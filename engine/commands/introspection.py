@@ -73,6 +73,7 @@ def stream_info(keyspace: Keyspace, name: str) -> StreamInfo:
         media=None if key.durable is None else key.durable.media,
         forked_from=keyspace.forks.source_of(name),
         held_by=errors.NO_GROUP if key.is_kept_whole else "",
+        schedules=0 if key.schedules is None else len(key.schedules),
     )
 
 

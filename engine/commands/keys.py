@@ -12,7 +12,7 @@ from typing import Final
 from engine import errors
 from engine.commands import types
 from engine.commands.introspection import expect
-from engine.commands.registry import runs
+from engine.commands.registry import ends_streams, runs
 from engine.commands.turn import Turn
 from engine.copying import copy_cost
 from engine.records import Configure, CopyStream, RemoveAll, RemoveStream, RenameStream
@@ -32,16 +32,20 @@ COPY_COST_MAX: Final = 1_500
 
 
 @runs(types.Delete)
+@ends_streams
 def delete(turn: Turn, command: types.Delete) -> int:
     names = [name for name in dict.fromkeys(command.streams) if name in turn.keyspace.keys]
     for name in names:
         expect(turn.keyspace, name, command.expected)
+        if not command.drops_schedules:
+            turn.expect_no_schedules(name, "delete")
     for name in names:
         turn.remove_stream(name, "del")
     return len(names)
 
 
 @runs(types.FlushAll)
+@ends_streams
 def flush_all(turn: Turn, _: types.FlushAll) -> bool:
     # There may be hundreds of thousands: a copy is the fastest list of them.
     streams: dict[str, object] = {**turn.keyspace.keys}
@@ -140,6 +144,7 @@ def _setting(name: str, words: str) -> int:
 
 
 @runs(types.Rename)
+@ends_streams
 def rename(turn: Turn, command: types.Rename) -> bool:
     stream, target = command.stream, command.target
     turn.key(stream)
@@ -156,6 +161,7 @@ def rename(turn: Turn, command: types.Rename) -> bool:
 
 
 @runs(types.Copy)
+@ends_streams
 def copy(turn: Turn, command: types.Copy) -> bool:
     stream, target = command.stream, command.target
     if stream == target:

@@ -8,15 +8,17 @@ Must never know: what any of them does.
 """
 
 from collections.abc import Callable
+from functools import wraps
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from engine.commands.base import BlockingCommand, Command
 from engine.commands.turn import Blocked, Look, Turn, Unfinished
-from engine.replies import Reply
+from engine.replies import Closed, Dropped, Reply
 
 C = TypeVar("C", bound=Command)
 B = TypeVar("B", bound=BlockingCommand)
 R = TypeVar("R")
+E = TypeVar("E", bound=Closed | bool | int)
 
 
 class Waiting(NamedTuple, Generic[B]):
@@ -45,6 +47,19 @@ def runs(kind: type[C]) -> Callable[[Callable[[Turn, C], R]], Callable[[Turn, C]
         return function
 
     return enter
+
+
+def ends_streams(function: Callable[[Turn, C], E]) -> Callable[[Turn, C], E | Dropped]:
+    """Have the reply of a command that may end streams say how many schedules went with them, if any did."""
+
+    @wraps(function)
+    def counted(turn: Turn, command: C) -> E | Dropped:
+        before = turn.keyspace.schedules_dropped
+        reply = function(turn, command)
+        dropped = turn.keyspace.schedules_dropped - before
+        return Dropped(reply, dropped) if dropped else reply
+
+    return counted
 
 
 def waits(kind: type[B], waiting: Waiting[B]) -> None:

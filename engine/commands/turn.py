@@ -445,6 +445,12 @@ class Turn(Look):
             raise errors.no_such_key(stream)
         return key
 
+    def expect_no_schedules(self, stream: str, end: str = "close") -> None:
+        """Refuse to close the stream, or to delete it, while there are entries for later."""
+        key = self.keyspace.find(stream)
+        if key is not None and key.schedules:
+            raise errors.has_schedules(stream, len(key.schedules), end)
+
     def refuse_entries(self, stream: str, key: Key) -> EngineError | None:
         """Why the stream takes no entries: it was closed."""
         if key.closed is None:

@@ -544,13 +544,16 @@ class XInfoConsumers(StreamCommand, frozen=True, kw_only=True):
 
 
 class Delete(Command, frozen=True, kw_only=True):
-    """DEL, UNLINK. `expected`: each stream has to be exactly so. Reply: how many there were."""
+    """DEL, UNLINK. `expected`: each stream has to be exactly so. Unless `drops_schedules`, one that has some
+    is refused, and then none is deleted. Reply: how many there were.
+    """
 
     settles: ClassVar[bool] = True
     makes_room: ClassVar[bool] = True
 
     streams: Sequence[str]
     expected: StreamInfo | None = None
+    drops_schedules: bool = True
 
     def named_streams(self) -> tuple[str, ...]:
         return tuple(self.streams)

@@ -81,6 +81,7 @@ class Engine:
         self.set_aside: Sequence[str] = ()
         self._keyspace = keyspace
         self._appended_before = keyspace.appended
+        self._dropped_before = keyspace.schedules_dropped
         self._clock = clock
         self._answers = Answers(clock.monotonic)
         self._writer = Writer(log, fsync, self._answers)
@@ -267,6 +268,11 @@ class Engine:
         """For how many seconds the first entry has been due that is not appended yet; 0 if there is none."""
         due_ms = self._keyspace.due_schedules.first_due_ms
         return 0.0 if due_ms is None else max(0, self._clock.wall_ms() - due_ms) / 1000
+
+    @property
+    def schedules_dropped(self) -> int:
+        """The number of schedules that have gone with streams since it was opened."""
+        return self._keyspace.schedules_dropped - self._dropped_before
 
     @property
     def appended(self) -> int:

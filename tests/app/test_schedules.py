@@ -339,6 +339,26 @@ async def test_a_stream_is_closed_only_without_them(http: httpx.AsyncClient) -> 
     assert (await http.get(SCHEDULES)).json() == {"schedules": [], "next": None}
 
 
+async def test_a_stream_is_deleted_only_without_them(http: httpx.AsyncClient) -> None:
+    """The refusal changes nothing and names the way; the description and the list say how many there are."""
+    for name in ("a", "b"):
+        await http.put(f"{SCHEDULES}/{name}", json={"entry": ENTRY, "in_ms": 60_000})
+    described, listed = await http.get(STREAM), await http.get("/v1/streams")
+    assert described.json()["schedules"] == listed.json()["streams"][0]["schedules"] == 2
+    answer = await http.delete(STREAM)
+    assert (refusal(answer), answer.json()["schedules"]) == ((409, "has_schedules"), 2)
+    assert refusal(await http.delete(f"{STREAM}?schedules=refuse")) == (409, "has_schedules")
+    # What was seen is no more so, which comes first.
+    tag = described.headers["etag"]
+    await http.delete(f"{SCHEDULES}/b")
+    assert refusal(await http.delete(STREAM, headers={"if-match": tag})) == (412, "precondition_failed")
+    assert place(await http.delete(f"{STREAM}?schedules=keep")) == "schedules"
+    assert [one["name"] for one in (await http.get(SCHEDULES)).json()["schedules"]] == ["a"]
+    method, way = answer.json()["detail"].partition("delete it with ")[2].split()
+    assert (await http.request(method, way.replace("{stream}", "s"))).status_code == 204
+    assert (await http.get(STREAM)).status_code == 404
+
+
 async def test_the_way_to_close_it_is_named_where_it_is_refused(http: httpx.AsyncClient) -> None:
     """Over the command API in its words; by Durable Streams, which knows no schedules, as an operation."""
     json_type = {"content-type": "application/json"}

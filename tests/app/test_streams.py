@@ -62,6 +62,7 @@ async def test_a_stream_is_made_by_put(http: httpx.AsyncClient) -> None:
         "archived_up_to": "0-0",
         "expires_at": None,
         "memory_bytes": 0,
+        "schedules": 0,
         "closed": False,
     }
     again = await http.put(STREAM, json={"retention": {"max_age_ms": 1000}})

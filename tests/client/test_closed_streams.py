@@ -101,6 +101,28 @@ def test_what_is_scheduled_keeps_a_stream_open_unless_it_is_dropped(url: str, st
         assert closed["closed"] is True
 
 
+def test_what_is_scheduled_keeps_a_stream_unless_it_is_dropped(url: str, stream: str) -> None:
+    """The command says how many there are before it asks, and names its own remedy."""
+    other = f"{stream}-other"
+    with Client(url) as client:
+        for one in (stream, other):
+            for name in ("a", "b"):
+                client.publish_later(one, {"n": 1}, delay_ms=60_000, name=name)
+        with pytest.raises(ApiError, match="schedules=drop") as refused:
+            client.delete_stream(stream)
+        assert refused.value.code == "has_schedules"
+        client.delete_stream(stream, drop_schedules=True)
+        assert client.get_stream(stream) is None
+        kept = weir(url, "delete", other, "--yes")
+        assert (kept.code, "2 schedules" in kept.err, "--drop-schedules" in kept.err) == (1, True, True)
+        assert kept.err.endswith("(has_schedules)\n")
+        asked = weir(url, "delete", other, "--drop-schedules")
+        assert (asked.code, "0 entries, 0 groups, 2 schedules?" in asked.err) == (2, True)
+        assert weir(url, "delete", other, "--drop-schedules", "1-0").code == 2
+        gone = weir(url, "delete", other, "--drop-schedules", "--yes")
+        assert (gone.code, gone.out) == (0, "deleted 0 entries, 0 groups, 2 schedules\n")
+
+
 def test_the_command_line_closes_and_its_tail_ends(url: str, stream: str) -> None:
     """Also as a consumer of a group."""
     with Client(url) as client:

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,21 +19,34 @@ from engine.commands import (
     AppendDurable,
     CancelSchedule,
     Close,
+    Command,
     Copy,
     CreateDurable,
+    Delete,
     DescribeSchedule,
+    Expire,
     IdempotencyKey,
     ListSchedules,
     NewSchedule,
     Rename,
     SetSchedule,
     XAdd,
+    XInfoStream,
     XRange,
 )
 from engine.ids import ID_MAX
 from engine.keyspace import CAPS_DEFAULT
 from engine.recurrence import Rule
-from engine.replies import Added, AddedScheduled, Entries, ScheduleInfo, SchedulePage, ScheduleSet
+from engine.replies import (
+    Added,
+    AddedScheduled,
+    Dropped,
+    Entries,
+    ScheduleInfo,
+    SchedulePage,
+    ScheduleSet,
+    StreamInfo,
+)
 from tests.cluster.engines import opened, refused
 from tests.cluster.servers import Backend, BackendServer
 from tests.engine.asking import reply_to
@@ -274,6 +287,61 @@ async def test_a_stream_is_closed_only_without_them(engine: ClusterEngine) -> No
     await reply_to(engine, Close(stream=S))
     assert (await values(engine), await names(engine)) == (["end"], [])
     assert (await refused(engine, setting("b", in_ms=1))).code == "stream_closed"
+
+
+async def test_a_stream_is_deleted_only_without_them(engine: ClusterEngine) -> None:
+    """Where that is asked for. Nothing has changed then; a stream that is not as it was seen comes first."""
+    await reply_to(engine, setting("a", in_ms=60_000))
+    seen = await reply_to(engine, XInfoStream(stream=S))
+    assert isinstance(seen, StreamInfo)
+    assert seen.schedules == 1
+    delete = Delete(streams=[S], drops_schedules=False)
+    refusal = await refused(engine, delete)
+    assert (refusal.code, refusal.members["schedules"]) == ("has_schedules", 1)
+    assert refusal.detail == errors.has_schedules(S, 1, "delete").detail
+    await reply_to(engine, setting("b", in_ms=60_000))
+    changed = Delete(streams=[S], drops_schedules=False, expected=seen)
+    assert (await refused(engine, changed)).code == "precondition_failed"
+    assert await names(engine) == ["a", "b"]
+    for name in "ab":
+        await reply_to(engine, CancelSchedule(stream=S, name=name))
+    assert await reply_to(engine, delete) == 1
+
+
+ENDS: Final[Mapping[str, Command]] = {
+    "deleted": Delete(streams=[S, "elsewhere"]),
+    "deleted beside others": Delete(streams=["{t}missing", S, OTHER]),
+    "renamed onto": Rename(stream=OTHER, target=S),
+    "copied onto": Copy(stream=OTHER, target=S, replace=True),
+    "closed": Close(stream=S, drops_schedules=True),
+    "expired": Expire(stream=S, ms=-1, relative=True, named="pexpire"),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+async def test_what_goes_with_a_stream_is_counted(engine: ClusterEngine, end: str) -> None:
+    """By the gateway that has ended it, in its reply too; and they are no more of those that there are."""
+    await reply_to(engine, XAdd(stream=OTHER, bodies=[body("other")]))
+    for name in "ab":
+        await reply_to(engine, setting(name, in_ms=60_000))
+    reply = await reply_to(engine, ENDS[end])
+    assert isinstance(reply, Dropped)
+    assert (reply.schedules, engine.schedules_dropped, engine.schedules) == (2, 2, 0)
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["for good", "and is made again at once"])
+async def test_what_goes_with_a_stream_that_others_end_is_counted_by_a_round(
+    backend: Backend, engine: ClusterEngine, *, again: bool
+) -> None:
+    """A lifetime that is over, or another program: the server has removed the stream alone."""
+    for name in "ab":
+        await reply_to(engine, setting(name, in_ms=60_000))
+    backend.call("DEL", S)
+    if again:
+        await reply_to(engine, XAdd(stream=S, bodies=[body("new")]))
+    await until_async(lambda: engine.schedules_dropped == 2)
+    if again:
+        assert await names(engine) == []
 
 
 async def test_a_durable_stream_ends_only_without_them(engine: ClusterEngine) -> None:

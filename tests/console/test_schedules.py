@@ -40,3 +40,23 @@ async def test_what_is_scheduled_is_shown_fired_and_cancelled(page: Page, gatewa
     await page.get_by_role("button", name="Cancel schedule").click()
     await expect(page.locator(".toast").last).to_contain_text("Cancelled nightly")
     await expect(rows).to_have_count(1)
+
+
+@pytest.mark.parametrize(("action", "said"), [("Delete stream", "Deleted "), ("Close stream", "Closed ")])
+async def test_what_ends_with_the_stream_is_named_in_the_question(
+    page: Page, gateway: ConsoleGateway, action: str, said: str
+) -> None:
+    """Also what was scheduled since the page was opened; who agrees has it dropped."""
+    name = action.partition(" ")[0].lower()
+    later = {"entry": {"fields": {"n": "later"}}, "in_ms": 3_600_000}
+    await gateway.call("PUT", f"{name}d/schedules/a", later)
+    await opened(page, gateway, f"{name}d")
+    await expect(page.locator(".figures")).to_contain_text("1 scheduled")
+    await gateway.call("PUT", f"{name}d/schedules/b", later)
+    await page.get_by_role("button", name=f"{action}…").click()
+    dialog = page.get_by_role("dialog")
+    await expect(dialog).to_contain_text("What is scheduled never runs: 2 schedules.")
+    if action == "Delete stream":
+        await page.get_by_label(f"Type {name}d to confirm").fill(f"{name}d")
+    await dialog.get_by_role("button", name=action, exact=True).click()
+    await expect(page.locator(".toast").last).to_contain_text(said)

@@ -17,6 +17,7 @@ DERIVED: Final = frozenset(
         "_due",
         "_ends",
         "appended",
+        "schedules_dropped",
         "_dues",
         "_hot",
         "_cold",

@@ -207,11 +207,14 @@ class SchedulesBesideTheModel(RuleBasedStateMachine):
             self.streams[stream].run(name, planned, self.now, next_at)
         self._do(FireSchedule(stream=stream, name=name), refusal)
 
-    @rule(stream=streams)
-    def remove(self, stream: str) -> None:
+    @rule(stream=streams, drops=st.booleans())
+    def remove(self, stream: str, drops: bool = True) -> None:  # noqa: FBT001, FBT002 - drawn
         """By name, or by its end."""
-        self.streams.pop(stream, None)
-        self._do(Delete(streams=[stream]))
+        known = self.streams.get(stream)
+        refusal = "has_schedules" if known is not None and known.plans and not drops else ""
+        self._do(Delete(streams=[stream], drops_schedules=drops), refusal)
+        if not refusal:
+            self.streams.pop(stream, None)
 
     @rule(stream=streams, drops=st.booleans())
     def close(self, stream: str, drops: bool) -> None:  # noqa: FBT001 - drawn

@@ -370,6 +370,15 @@ test("what is scheduled keeps a stream open, unless it is dropped", async () => 
   assert.deepEqual(await collect(client.listSchedules(stream)), []);
 });
 
+test("what is scheduled keeps a stream, unless it is dropped", async () => {
+  const stream = fresh();
+  await client.publishLater(stream, { n: 1 }, { delayMs: 60_000 });
+  assert.equal((await client.getStream(stream)).schedules, 1);
+  await assert.rejects(client.deleteStream(stream), { code: "has_schedules" });
+  await client.deleteStream(stream, { dropSchedules: true });
+  await assert.rejects(client.listSchedules(stream).next(), { code: "no_stream" });
+});
+
 test("a tail ends with its stream, and a page says so", async () => {
   const stream = fresh();
   await client.publish(stream, { n: 1 });

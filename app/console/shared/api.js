@@ -155,12 +155,16 @@ export const createStream = (stream, retention) => call("PUT", path(stream), { r
 /** @param {string} stream @param {Partial<Retention>} retention */
 export const changeRetention = (stream, retention) => call("PATCH", path(stream), { retention });
 
-/** @param {string} stream */
-export const deleteStream = (stream) => call("DELETE", path(stream));
+/** @param {boolean} drops */
+const dropping = (drops) => query({ schedules: drops ? "drop" : undefined });
 
-/** @param {string} stream @param {string} reason
+/** @param {string} stream @param {boolean} dropsSchedules */
+export const deleteStream = (stream, dropsSchedules) => call("DELETE", `${path(stream)}${dropping(dropsSchedules)}`);
+
+/** @param {string} stream @param {string} reason @param {boolean} dropsSchedules
  * @returns {Promise<{last_id: string, duplicate: boolean}>} */
-export const closeStream = (stream, reason) => call("POST", `${path(stream)}/close`, reason === "" ? {} : { reason });
+export const closeStream = (stream, reason, dropsSchedules) =>
+  call("POST", `${path(stream)}/close${dropping(dropsSchedules)}`, reason === "" ? {} : { reason });
 
 /** @param {string} stream @param {Record<string, unknown>} limit
  * @returns {Promise<{deleted: number, first_id: string, pending_affected: number}>} */

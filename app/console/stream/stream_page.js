@@ -9,7 +9,7 @@ import { attempt } from "../shared/announce.js";
 import * as api from "../shared/api.js";
 import { ask } from "../shared/dialogs.js";
 import { button, fill, h, setText } from "../shared/dom.js";
-import { countEntries, formatBytes, formatCount, showHidden } from "../shared/format.js";
+import { countEntries, formatBytes, formatCount, pluralize, showHidden } from "../shared/format.js";
 import { previewLimits, previewTrims } from "../shared/removal.js";
 import { describeRetention, parseRetention, retentionFields } from "../shared/retention.js";
 import { GroupView } from "../groups/group_view.js";
@@ -171,6 +171,7 @@ export class StreamPage extends EventTarget {
       stream.length === 0 ? "" : `${stream.first_id} … ${stream.last_id}`,
       describeRetention(stream.retention),
       stream.held_by === "no group" ? "keeps all until it has a group" : "",
+      stream.schedules === 0 ? "" : `${formatCount(stream.schedules)} scheduled`,
       stream.media_type ?? "",
       stream.forked_from === undefined ? "" : `fork of ${stream.forked_from}`,
     ].filter((figure) => figure !== "").join("  ·  "));
@@ -247,29 +248,37 @@ export class StreamPage extends EventTarget {
     if (values !== null) await this.finishAction();
   }
 
+  /** How many schedules the stream has now: they end with it. */
+  async readSchedules() {
+    await this.refresh().catch(() => undefined);
+    return this.stream?.schedules ?? 0;
+  }
+
   async closeStream() {
+    const schedules = await this.readSchedules();
     const values = await ask({
       title: `Close ${this.name}?`,
-      text: "It takes no entries any more, and its readers end. It cannot be undone.",
+      text: `It takes no entries any more, and its readers end. ${describeDropped(schedules)}It cannot be undone.`,
       fields: [{ name: "reason", label: "Reason, for its readers" }],
       submit: "Close stream",
       dangerous: true,
     });
     if (values === null) return;
-    await attempt(() => api.closeStream(this.name, values.reason ?? ""), () => `Closed ${this.name}`);
+    await attempt(() => api.closeStream(this.name, values.reason ?? "", schedules > 0), () => `Closed ${this.name}`);
     await this.finishAction();
   }
 
   async deleteStream() {
+    const schedules = await this.readSchedules();
     const values = await ask({
       title: `Delete ${this.name}?`,
-      text: "This deletes all its entries and groups for all readers. It cannot be undone.",
+      text: `This deletes all its entries and groups for all readers. ${describeDropped(schedules)}It cannot be undone.`,
       submit: "Delete stream",
       dangerous: true,
       confirm: this.name,
     });
     if (values === null) return;
-    await attempt(() => api.deleteStream(this.name), () => `Deleted ${this.name}`);
+    await attempt(() => api.deleteStream(this.name, schedules > 0), () => `Deleted ${this.name}`);
     await this.finishAction();
   }
 
@@ -284,6 +293,11 @@ export class StreamPage extends EventTarget {
     this.tail.close();
     document.title = "Weir console";
   }
+}
+
+/** A sentence of a question. @param {number} schedules */
+function describeDropped(schedules) {
+  return schedules === 0 ? "" : `What is scheduled never runs: ${pluralize(schedules, "schedule")}. `;
 }
 
 /** @param {Record<string, string>} values of the form */

@@ -38,7 +38,7 @@ from engine import EngineError
 from engine.replies import Reply
 
 _PREFER_DURABILITY: Final = "`durability=fsync`: the answer leaves when the change is on disk"
-_DURABILITY: Final = "`fsync`: the change is on disk; `os`: the system has it; else `backend_durability`"
+_DURABILITY: Final = "`fsync`: it is on disk; `os`: the system has it; else `backend_durability`"
 
 _ETAG: Final = "the entity tag of what is shown, for If-None-Match and If-Match"
 

@@ -155,7 +155,8 @@ local function refuse_scheduled(stream, meta)
   return count > 0 and refuse('has_schedules', stream, count) or nil
 end
 
--- End a stream for good, without what is scheduled. The reply is its last ID, the mark of its end, and whether it was closed before.
+-- End a stream for good, without what is scheduled. The reply is its last ID, the mark of its end, whether it was closed
+-- before, and how many entries for later have gone.
 local function close(part, reason)
   local before = redis.call('HGET', part.meta, 'c')
   local mark = before or string.format('%.0f %s', clock_ms(), reason)
@@ -163,6 +164,5 @@ local function close(part, reason)
   redis.call('HSET', part.meta, 'c', mark)
   local last = find(part.stream)['last-generated-id']
   wake(part.stream, last)
-  drop_kinds(part.meta, SCHEDULES)
-  return { last, mark, before and 1 or 0 }
+  return { last, mark, before and 1 or 0, drop_scheduled(part.meta) }
 end

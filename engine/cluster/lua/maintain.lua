@@ -1,6 +1,6 @@
 -- What time brings to a stream: its retention, what was given back for later, silent consumers, and the end of what is
 -- kept beside a stream that has expired. The reply is 1 where there is more to do, after how many ms the first schedule
--- is due, nil for none, and how many there are.
+-- is due, nil for none, how many there are, and how many have gone with a stream of this name.
 -- KEYS: stream, meta, answers, order
 -- ARGV: for how long this primary is known, and how much longer than the group says a consumer may be silent, ms
 local stream, meta = KEYS[1], KEYS[2]
@@ -45,11 +45,15 @@ if redis.call('EXISTS', stream) == 1 then
   for _, group in ipairs(groups_of(stream)) do
     has_more = remove_silent(group['name']) or has_more
   end
-  return { has_more and 1 or 0, next_schedule(meta) or false, count_schedules(meta) }
+  local dropped = redis.call('HGET', meta, 'x')
+  if dropped then
+    redis.call('HDEL', meta, 'x')
+  end
+  return { has_more and 1 or 0, next_schedule(meta) or false, count_schedules(meta), tonumber(dropped or 0) }
 end
 local known = metadata(meta, 'p', 'f')
-forget(unpack(KEYS))
+local dropped = forget(unpack(KEYS))
 if known.f and tonumber(known.f) > clock_ms() - FLOOR_AGE_MS then
   redis.call('HSET', meta, 'p', known.p, 'f', known.f)
 end
-return { 0, false, 0 }
+return { 0, false, 0, dropped }

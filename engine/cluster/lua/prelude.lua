@@ -7,7 +7,8 @@
 -- far each producer of Durable Streams is, d what groups gave back for later, s t n entries for later (scheduling.lua).
 -- Metadata: g generation, r removed_upto, b entries-added less length as it was after the last removal through
 -- Weir, p the primary that gave the last ID by clock, f the floor: no ID by clock was above it,
--- t takeovers, c the end of a closed stream: when it was closed (ms), and why; the retention,
+-- t takeovers, x how many entries for later went with the stream that had the name before, until the round over the
+-- streams has counted them, c the end of a closed stream: when it was closed (ms), and why; the retention,
 -- 'max_len' and so on (kept.py), o and z its bytes; whether it had a group, had_group; of each group its policy,
 -- 'ack_timeout_ms/<group>' and so on.
 -- Of Durable Streams: media, its kind without parameters, the config that it was created with, ttl in ms, s the last
@@ -250,35 +251,50 @@ local function drop_kinds(meta, kinds)
   end
 end
 
+local function count_schedules(meta)
+  local count = redis.pcall('HLEN', beside(meta, 's'))
+  return type(count) == 'number' and count or 0
+end
+
+-- How many entries for later there were.
+local function drop_scheduled(meta)
+  local count = count_schedules(meta)
+  drop_kinds(meta, SCHEDULES)
+  return count
+end
+
 local function drop(meta, ...)
   -- One by one: while a slot moves, the server that it comes to refuses a command on several keys that are not there.
   for _, key in ipairs({ ... }) do
     redis.call('DEL', key)
   end
   drop_kinds(meta, BESIDE)
-  drop_kinds(meta, SCHEDULES)
+  return drop_scheduled(meta)
 end
 
--- What is kept beside a stream that is gone goes too. While it has forks, these stay, and so its name is not free.
+-- What is kept beside a stream that is gone goes too. While it has forks, these stay, and so its name is not free. The
+-- reply is how many entries for later have gone.
 local function forget(stream, meta, answers, order)
-  drop(meta, answers, order)
+  local dropped = (redis.call('HGET', meta, 'x') or 0) + drop(meta, answers, order)
   if redis.call('HEXISTS', meta, 'forks') == 0 then
     leave_source(stream, meta)
     redis.call('DEL', meta)
-    return
+    return dropped
   end
   for _, field in ipairs(redis.call('HKEYS', meta)) do
     if field ~= 'forks' and field ~= 'source' and field ~= 'source_meta' and string.sub(field, 1, 5) ~= 'fork/' then
       redis.call('HDEL', meta, field)
     end
   end
+  return dropped
 end
 
 -- A stream that is new has nothing of the one that had its name before, but for the floor of IDs.
 local function begin_stream(stream, generation, meta)
-  local known = metadata(meta, 'p', 'f')
+  local known = metadata(meta, 'p', 'f', 'x')
   leave_source(stream, meta)
-  drop(meta, meta)
+  local dropped = (known.x or 0) + drop(meta, meta)
+  known.x = dropped > 0 and dropped or nil
   drop_kinds(meta, ANSWERS)
   redis.call('HSET', meta, 'g', generation)
   for name, value in pairs(known) do

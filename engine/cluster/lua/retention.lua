@@ -240,7 +240,7 @@ local function described(stream, meta, info)
     string.format('%.0f', info['length']), string.format('%.0f', info['radix-tree-nodes']),
     info['last-generated-id'], info['max-deleted-entry-id'], string.format('%.0f', info['entries-added']),
     first and first[1] or '0-0', string.format('%.0f', info['groups']), known.g or '', removed_upto(info, known),
-    string.format('%.0f', redis.call('PEXPIRETIME', stream)), known.c or '',
+    string.format('%.0f', redis.call('PEXPIRETIME', stream)), known.c or '', string.format('%.0f', count_schedules(meta)),
   }
   local set = metadata(meta, unpack(RETENTION))
   for _, name in ipairs(RETENTION) do

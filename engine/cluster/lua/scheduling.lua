@@ -45,11 +45,6 @@ local function next_schedule(meta)
   return not first.err and first[2] and first[2] - clock_ms() or nil
 end
 
-local function count_schedules(meta)
-  local count = redis.pcall('HLEN', beside(meta, 's'))
-  return type(count) == 'number' and count or 0
-end
-
 -- A time, or '+' and for how long from now.
 local function time_of(asked)
   local delay_ms = string.match(asked, '^%+(%d+)$')

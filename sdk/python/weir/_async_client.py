@@ -388,9 +388,11 @@ class AsyncClient:
         """Add the entry of a schedule now. What recurs keeps its next time."""
         return await self._call(_calls.fire_schedule(stream, name))
 
-    async def delete_stream(self, stream: str) -> None:
-        """Delete a stream with its entries and groups."""
-        await self._call(_calls.delete_stream(stream))
+    async def delete_stream(self, stream: str, *, drop_schedules: bool = False) -> None:
+        """Delete a stream with its entries and groups. One with schedules is refused, unless they are to be
+        dropped.
+        """
+        await self._call(_calls.delete_stream(stream, drop_schedules=drop_schedules))
 
     def group(self, stream: str, group: str) -> "AsyncGroup":
         """A group of a stream. Nothing is sent."""

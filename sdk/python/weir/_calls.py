@@ -32,6 +32,7 @@ class StreamInfo(TypedDict):
     archived_up_to: str | None
     expires_at: str | None
     memory_bytes: int
+    schedules: int
     closed: bool
     held_by: NotRequired[str]
 
@@ -338,9 +339,10 @@ def _stream_end(answer: Any) -> StreamEnd:  # noqa: ANN401 - JSON
     }
 
 
-def delete_stream(stream: str) -> Call[None]:
+def delete_stream(stream: str, *, drop_schedules: bool) -> Call[None]:
     """Delete a stream with its groups."""
-    return Call("DELETE", stream_path(stream), _nothing, repeatable=False)
+    query = {"schedules": "drop" if drop_schedules else None}
+    return Call("DELETE", stream_path(stream), _nothing, query=query, repeatable=False)
 
 
 # --- schedules -------------------------------------------------------------------------------------------

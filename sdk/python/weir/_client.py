@@ -379,9 +379,11 @@ class Client:
         """Add the entry of a schedule now. What recurs keeps its next time."""
         return self._call(_calls.fire_schedule(stream, name))
 
-    def delete_stream(self, stream: str) -> None:
-        """Delete a stream with its entries and groups."""
-        self._call(_calls.delete_stream(stream))
+    def delete_stream(self, stream: str, *, drop_schedules: bool = False) -> None:
+        """Delete a stream with its entries and groups. One with schedules is refused, unless they are to be
+        dropped.
+        """
+        self._call(_calls.delete_stream(stream, drop_schedules=drop_schedules))
 
     def group(self, stream: str, group: str) -> "Group":
         """A group of a stream. Nothing is sent."""

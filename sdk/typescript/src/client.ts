@@ -352,9 +352,14 @@ export class Client {
     return published.ids[0] as string;
   }
 
-  /** Delete a stream with its entries and groups. */
-  async deleteStream(stream: string): Promise<void> {
-    await this.http.json({ method: "DELETE", path: streamPath(stream) });
+  /** Delete a stream with its entries and groups. One with schedules is refused, unless they are to be dropped. */
+  async deleteStream(stream: string, options: { dropSchedules?: boolean } = {}): Promise<void> {
+    const { dropSchedules = false } = options;
+    await this.http.json({
+      method: "DELETE",
+      path: streamPath(stream),
+      ...(dropSchedules && { query: { schedules: "drop" } }),
+    });
   }
 
   /** A group of a stream. Nothing is sent. */

@@ -92,6 +92,10 @@ class DeleteOptions(options.GatewayOptions):
             "acknowledged [keep]"
         ),
     ] = None
+    drop_schedules: Annotated[
+        bool,
+        typer.Option("--drop-schedules", help="drop what is scheduled for the stream; it stays otherwise"),
+    ] = False
     is_agreed: options.Yes = False
 
 
@@ -100,6 +104,8 @@ def delete(given: DeleteOptions) -> None:
     if not given.ids:
         _delete_stream(given)
         return
+    if given.drop_schedules:
+        raise typer.BadParameter("--drop-schedules is for a stream: name no IDs")
     with given.connect() as client:
         results: dict[str, str] = {}
         for some in _runs(given.ids):
@@ -120,11 +126,22 @@ def _delete_stream(given: DeleteOptions) -> None:
         found = client.get_stream(given.stream)
         if found is None:
             raise Failure(f"there is no stream {output.word(given.stream)}")
-        entries = output.counted(found["length"], "entry", "entries")
-        groups = output.counted(found["groups"], "group", "groups")
-        options.agree(f"delete {output.word(given.stream)}, {entries}, {groups}?", is_agreed=given.is_agreed)
-        client.delete_stream(given.stream)
-    output.lines([output.json_line({"deleted": True}) if given.as_json else f"deleted {entries}, {groups}"])
+        what = output.counted(found["length"], "entry", "entries")
+        what += f", {output.counted(found['groups'], 'group', 'groups')}"
+        if count := found.get("schedules", 0):
+            schedules = output.counted(count, "schedule", "schedules")
+            if not given.drop_schedules:
+                raise Failure(
+                    f"{output.word(given.stream)} has {schedules}, which would never run: cancel them with "
+                    "`weir schedules STREAM --cancel NAME`, or drop them with --drop-schedules",
+                    code="has_schedules",
+                )
+            what += f", {schedules}"
+        options.agree(f"delete {output.word(given.stream)}, {what}?", is_agreed=given.is_agreed)
+        # An older gateway does not say how many there are, and drops them unasked.
+        drops = given.drop_schedules and "schedules" in found
+        client.delete_stream(given.stream, drop_schedules=drops)
+    output.lines([output.json_line({"deleted": True}) if given.as_json else f"deleted {what}"])
 
 
 def _runs(ids: list[str]) -> list[list[str]]:

@@ -2223,6 +2223,11 @@ export interface components {
             readonly expires_at: string | null;
             /** Format: int64 */
             readonly memory_bytes: number;
+            /**
+             * Format: int64
+             * @description entries for later
+             */
+            readonly schedules: number;
             /** @description it takes no entries any more */
             readonly closed: boolean;
             /** Format: date-time */
@@ -2318,6 +2323,11 @@ export interface components {
             readonly expires_at: string | null;
             /** Format: int64 */
             readonly memory_bytes: number;
+            /**
+             * Format: int64
+             * @description entries for later
+             */
+            readonly schedules: number;
             /** @description it takes no entries any more */
             readonly closed: boolean;
             /** Format: date-time */
@@ -2919,7 +2929,10 @@ export interface operations {
     };
     readonly deleteStream: {
         readonly parameters: {
-            readonly query?: never;
+            readonly query?: {
+                /** @description whether entries for later forbid it or are dropped */
+                readonly schedules?: "refuse" | "drop";
+            };
             readonly header?: {
                 /** @description change nothing unless the stream's ETag is one of these; `*` is any */
                 readonly "If-Match"?: string;
