@@ -7,17 +7,19 @@ A producer counts its runs (epochs), and in each its batches from 0. The state o
 a week, or longest of too many, is forgotten: it begins again at 0.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from engine.memory import DURABLE_BYTES, DURABLE_PRODUCER_BYTES
+from engine.memory import DURABLE_BYTES, DURABLE_ORIGIN_BYTES, DURABLE_PRODUCER_BYTES
 
 # Its entries are JSON texts.
 JSON_MEDIA: Final = "application/json"
 # A page that is reloaded each minute with a new name for its producer reaches this in a week.
 PRODUCERS_MAX: Final = 10_000
 PRODUCER_AGE_MS_MAX: Final = 7 * 24 * 3600 * 1000
+# Streams that a fork has entries of, one through the other, whose positions are its own.
+ORIGINS_MAX: Final = 16
 # Media types that are remembered.
 _KINDS_MAX: Final = 256
 
@@ -28,6 +30,15 @@ class ProducerPlace(NamedTuple):
     epoch: int
     seq: int
     at_ms: int
+
+
+class Origin(NamedTuple):
+    """A stream that a fork has the entries of, up to an ID: to there, a position of the one is one of the
+    other.
+    """
+
+    generation: str
+    upto: int
 
 
 @lru_cache(_KINDS_MAX)
@@ -41,7 +52,7 @@ class DurableStream:
     for that long after each use.
     """
 
-    __slots__ = ("config", "kind", "media", "producers", "ttl_ms", "writer_seq")
+    __slots__ = ("config", "kind", "media", "origins", "producers", "ttl_ms", "writer_seq")
 
     def __init__(self, media: str, ttl_ms: int | None, config: bytes) -> None:
         # As it was given, and as it is compared.
@@ -50,8 +61,15 @@ class DurableStream:
         self.config = config
         # The highest `Stream-Seq`, empty before the first.
         self.writer_seq = b""
+        # Of a fork: its source first, then the source of that.
+        self.origins: Sequence[Origin] = ()
         # The one that wrote longest ago first.
         self.producers: dict[str, ProducerPlace] = {}
+
+    def origins_upto(self, generation: str, upto: int) -> Sequence[Origin]:
+        """Those of a fork of this stream, of this generation, up to an ID."""
+        before = [Origin(one.generation, min(one.upto, upto)) for one in self.origins[: ORIGINS_MAX - 1]]
+        return [Origin(generation, upto), *before]
 
     def last_ms(self) -> int:
         """When a producer last wrote; 0 where none has."""
@@ -75,7 +93,7 @@ class DurableStream:
             yield name
 
     def copy(self) -> "DurableStream":
-        """The same, which goes on by itself."""
+        """The same, which goes on by itself, and is no fork."""
         copy = DurableStream(self.media, self.ttl_ms, self.config)
         copy.writer_seq, copy.producers = self.writer_seq, dict(self.producers)
         return copy
@@ -83,4 +101,5 @@ class DurableStream:
     @property
     def footprint_bytes(self) -> int:
         """How much memory it takes, about."""
-        return DURABLE_BYTES + DURABLE_PRODUCER_BYTES * len(self.producers)
+        producers_bytes = DURABLE_PRODUCER_BYTES * len(self.producers)
+        return DURABLE_BYTES + producers_bytes + DURABLE_ORIGIN_BYTES * len(self.origins)

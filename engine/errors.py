@@ -151,11 +151,14 @@ def stream_exhausted() -> EngineError:
     )
 
 
-def stream_closed(stream: str, last_id: str, closed_at: str) -> EngineError:
+def stream_closed(stream: str, generation: str, last_id: str, closed_at: str) -> EngineError:
+    # Over a backend a stream of others may have none yet.
+    members = {"generation": generation} if generation else {}
     return EngineError(
         "stream_closed",
         "CLOSED stream is closed",
         f"the stream {stream!r} was closed for good: write to another one, or copy or delete this one first",
+        **members,
         last_id=last_id,
         closed_at=closed_at,
     )
@@ -204,6 +207,14 @@ def stream_gone(stream: str) -> EngineError:
 def fork_beyond_end() -> EngineError:
     detail = "Stream-Fork-Offset and -Sub-Offset name a place in the source: this is beyond its end"
     return EngineError("malformed_header", f"ERR {detail}", detail)
+
+
+def fork_of_another_stream(source: str) -> EngineError:
+    detail = (
+        f"Stream-Fork-Offset is of an earlier stream {source!r}: read the one that there is now with "
+        "offset=-1, and take an offset that it gives, or leave it out to fork at the end"
+    )
+    return EngineError("gap", f"ERR {detail}", detail)
 
 
 def not_durable(stream: str) -> EngineError:

@@ -41,6 +41,12 @@ class Generations:
         """Whether that is known to have ended the stream."""
         return self._ends.get(generation) == cause
 
+    def goes_on(self, known: str, generation: str) -> bool:
+        """Whether a position of one generation, empty for one that is not known, is of the stream that the
+        other is of: it is the same, or a restore has changed it.
+        """
+        return known in ("", generation) or self.is_restored(known, generation)
+
     def regenerate(self, generation: str, salt: bytes) -> str:
         """The generation of the same stream after a restore."""
         return blake2b(generation.encode(), key=salt, digest_size=GENERATION_BYTES).hexdigest()

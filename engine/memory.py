@@ -54,6 +54,7 @@ SCHEDULE_BYTES: Final = 250
 # What a stream of Durable Streams has beside its entries, and of that a producer.
 DURABLE_BYTES: Final = 420
 DURABLE_PRODUCER_BYTES: Final = 330
+DURABLE_ORIGIN_BYTES: Final = 200
 # An idempotent ID of a producer, a chunk of a producer.
 PRODUCTION_BYTES: Final = 300
 CHUNK_BYTES: Final = 250

@@ -397,7 +397,7 @@ class Dumped(msgspec.Struct, frozen=True):
 
 class DurableInfo(msgspec.Struct, frozen=True):
     """A stream as Durable Streams has it; `media` is None for one that was not made by it. Without entries
-    `last_id` is 0.
+    `last_id` is 0. `gap` says that the position that was asked about is not of this stream.
     """
 
     media: str | None
@@ -407,6 +407,7 @@ class DurableInfo(msgspec.Struct, frozen=True):
     removed_upto: int
     generation: str
     closed: bool = False
+    gap: Gap | None = None
 
 
 class DurableCreated(msgspec.Struct, frozen=True):
@@ -417,11 +418,12 @@ class DurableCreated(msgspec.Struct, frozen=True):
 
 
 class DurableAppended(msgspec.Struct, frozen=True):
-    """The last ID after an append; `duplicate` if the batch was there already. `epoch` and `seq` are how far
-    its producer is, None without one.
+    """The last ID after an append, and the stream's generation; `duplicate` if the batch was there already.
+    `epoch` and `seq` are how far its producer is, None without one.
     """
 
     last_id: int
+    generation: str
     epoch: int | None = None
     seq: int | None = None
     duplicate: bool = False

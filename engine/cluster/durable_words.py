@@ -10,17 +10,18 @@ from typing import Any
 from engine import errors, ids
 from engine.cluster import scripts
 from engine.cluster.keys import auxiliary_key
+from engine.cluster.replies import gap_at
 from engine.cluster.routing import BackendRequest, Lane
 from engine.cluster.scripts import ScriptCall, Word, WriteOrigin, checked, count_and_entries, stream_keys
 from engine.cluster.wire import Words
 from engine.cluster.words import by_script, numbered, sends
 from engine.commands import AppendDurable, CreateDurable, DescribeDurable, DescribeEdges, ForkPoint
 from engine.durable_streams import kind_of
-from engine.replies import DurableAppended, DurableCreated, DurableInfo
+from engine.replies import DurableAppended, DurableCreated, DurableInfo, Edges, Gap
 
 _parse = ids.parse_canonical
 # What is kept of a stream beside its edges.
-_KEPT = ("media", "ttl", "forks")
+_KEPT = ("media", "ttl", "forks", "origins")
 
 
 @sends(DescribeDurable)
@@ -35,7 +36,7 @@ def _describe(command: DescribeDurable, _: WriteOrigin) -> BackendRequest:
     ]
 
     def decode(results: Sequence[Any]) -> DurableInfo | None:
-        reply, expires_at_ms, (media, ttl_ms, forks) = results
+        reply, expires_at_ms, (media, ttl_ms, forks, origins) = results
         edges = call.decode(reply)
         if edges is None:
             if forks is not None:
@@ -49,11 +50,23 @@ def _describe(command: DescribeDurable, _: WriteOrigin) -> BackendRequest:
             removed_upto=edges.removed_upto,
             generation=edges.generation,
             closed=bool(reply[scripts.EDGES_MARK]),
+            gap=_gap(command, edges, origins),
         )
 
     return BackendRequest(
         stream=stream, commands=commands, decode=decode, lane=Lane.READ, scripts=look.scripts
     )
+
+
+def _gap(command: DescribeDurable, edges: Edges, origins: bytes | None) -> Gap | None:
+    """The gap of the command's position, unless a fork has it of another stream."""
+    words = [] if origins is None else origins.split()
+    if command.after is None or any(
+        command.known.encode() == generation and command.after <= _parse(upto)
+        for generation, upto in zip(words[::2], words[1::2], strict=True)
+    ):
+        return None
+    return gap_at(command.after, command.known, edges)
 
 
 @sends(CreateDurable)
@@ -93,8 +106,8 @@ def _create(command: CreateDurable, origin: WriteOrigin) -> BackendRequest:
 
 def _place_words(fork: ForkPoint | None) -> list[Word]:
     if fork is None:
-        return ["", 0]
-    return ["" if fork.upto is None else ids.format(fork.upto), fork.beyond]
+        return ["", 0, ""]
+    return ["" if fork.upto is None else ids.format(fork.upto), fork.beyond, fork.generation]
 
 
 def _or_empty(number: int | None) -> Word:
@@ -116,9 +129,10 @@ def _append(command: AppendDurable, origin: WriteOrigin) -> BackendRequest:
 
     def decode(reply: Any) -> DurableAppended:  # noqa: ANN401 - as the server sent it
         word, text = checked(reply)
-        last_id, epoch, sequence, closed = text.split(b" ")
+        last_id, generation, epoch, sequence, closed = text.split(b" ")
         return DurableAppended(
             _parse(last_id),
+            generation.decode(),
             int(epoch) if epoch else None,
             int(sequence) if sequence else None,
             duplicate=word == b"duplicate",

@@ -59,7 +59,6 @@ from engine.commands import (
 from engine.commands.managing import INFOS_BYTES_MAX
 from engine.commands.reading import Budget, goes_on_after
 from engine.errors import EngineError
-from engine.generations import Generations, Identity, gap_of
 from engine.name_rules import is_name
 from engine.replies import (
     BatchesAppended,
@@ -87,8 +86,6 @@ from engine.replies import (
 _MODULES: Final = (durable_words, schedule_words)
 # What a read gives where it says nothing.
 _COUNT: Final = 1_000
-# How streams ended is not known of a server.
-_NO_GENERATIONS: Final = Generations()
 _GLOB: Final = re.compile(r"([\\*?\[\]])")
 _INFOS_MAX: Final = 1_000
 # Names that are tried at once: making the requests holds the loop up.
@@ -142,7 +139,7 @@ def read_request(command: XRead, place: int) -> BackendRequest:
         else:
             after = 0 if edges is None else edges.last_id
         if known is not None:
-            turned = gap_of(after, known, _identity(edges), _NO_GENERATIONS)
+            turned = replies.gap_at(after, known, edges)
             if turned is not None and not (is_lost and turned.reason == "ahead"):
                 more = edges is not None and edges.first_id > 0 and edges.last_id > turned.goes_on_after
                 moved = StreamEntries(stream, Entries(more=more), after, turned)
@@ -171,12 +168,6 @@ def _rest_of(stream: str, edges: Edges, cursor: int) -> StreamEntries | None:
     if not 0 < cursor < edges.removed_upto:
         return None
     return StreamEntries(stream, Entries(), cursor, Gap(cursor, edges.first_id, None, None, edges.last_id))
-
-
-def _identity(edges: Edges | None) -> Identity | None:
-    if edges is None:
-        return None
-    return Identity(edges.generation, edges.first_id, edges.last_id, edges.last_id > 0)
 
 
 def streams_read(command: XRead, each: Sequence[Found]) -> StreamsRead:

@@ -11,12 +11,14 @@ from engine.cluster.ends import end_from
 from engine.cluster.kept import Fields, policy_of, retention_from
 from engine.cluster.stored import text_of
 from engine.errors import NO_GROUP
+from engine.generations import Generations, Identity, gap_of
 from engine.replies import (
     ConsumerDetail,
     ConsumerInfo,
     Delivered,
     Edges,
     Entries,
+    Gap,
     GroupDetail,
     GroupInfo,
     PendingEntry,
@@ -33,6 +35,8 @@ NO_CONSUMERS: Final = {RELEASED, DEFERRED}
 
 Row = tuple[bytes, Sequence[bytes] | None]
 parse: Final = ids.parse_canonical
+# How streams ended is not known of a server.
+_NO_GENERATIONS: Final = Generations()
 
 
 def name_of(word: bytes) -> str:
@@ -128,6 +132,17 @@ def pending_list(rows: Sequence[Any], deferred: Mapping[int, int], count: int) -
         for entry_id in [parse(word)]
     ]
     return PendingList(pending, more=len(rows) > count)
+
+
+# --- positions
+
+
+def gap_at(cursor: int, known: str, edges: Edges | None) -> Gap | None:
+    """The gap of a position that is not of this stream, see `generations.gap_of`."""
+    there = None
+    if edges is not None:
+        there = Identity(edges.generation, edges.first_id, edges.last_id, edges.last_id > 0)
+    return gap_of(cursor, known, there, _NO_GENERATIONS)
 
 
 # --- XINFO

@@ -137,8 +137,8 @@ def stream_keys(stream: str) -> list[bytes]:
     return [stream.encode(), *(auxiliary_key(stream, kind) for kind in "miq")]
 
 
-def _closed(stream: str, last_id: str, at_ms: str) -> EngineError:
-    return errors.stream_closed(stream, last_id, ids.rfc3339(int(at_ms)))
+def _closed(stream: str, generation: str, last_id: str, at_ms: str) -> EngineError:
+    return errors.stream_closed(stream, generation, last_id, ids.rfc3339(int(at_ms)))
 
 
 _TOO_LARGE_TO_FORK: Final = (
@@ -151,6 +151,7 @@ _REFUSALS: Final[Mapping[str, Callable[..., EngineError]]] = {
     "id_not_increasing": errors.id_not_increasing,
     "epoch_begins_at_zero": errors.epoch_begins_at_zero,
     "fork_beyond_end": errors.fork_beyond_end,
+    "fork_of_another_stream": errors.fork_of_another_stream,
     "has_schedules": lambda stream, count, *end: errors.has_schedules(stream, int(count), *end),
     "idempotency_mismatch": errors.idempotency_mismatch,
     "last_id_mismatch": errors.last_id_mismatch,

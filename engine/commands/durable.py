@@ -25,6 +25,7 @@ from engine.commands.turn import TURN_ENTRIES_MAX, Turn
 from engine.copying import copy_cost, texts_to_fork
 from engine.durable_streams import JSON_MEDIA, DurableStream, ProducerPlace, kind_of
 from engine.errors import EngineError
+from engine.generations import gap_of
 from engine.keyspace import Key
 from engine.records import (
     AdvanceProducer,
@@ -35,9 +36,10 @@ from engine.records import (
     NoteFork,
     SetLifetime,
     SetMedia,
+    SetOrigins,
     SetWriterSeq,
 )
-from engine.replies import Added, BatchesAppended, DurableAppended, DurableCreated, DurableInfo
+from engine.replies import Added, BatchesAppended, DurableAppended, DurableCreated, DurableInfo, Gap
 
 # Of a producer that has not written yet.
 _NOWHERE: Final = ProducerPlace(-1, -1, 0)
@@ -69,6 +71,9 @@ def create_durable(turn: Turn, command: CreateDurable) -> DurableCreated:
     media, ttl_ms, expires_at_ms = _lifetime(turn, command, origin)
     key = _begin(turn, stream, command.fork, origin)
     turn.emit(SetMedia(stream, media, ttl_ms, command.config))
+    if origin is not None:
+        origins = origin.durable.origins_upto(origin.key.generation, origin.upto)
+        turn.emit(SetOrigins(stream, *zip(*origins, strict=True)))
     if expires_at_ms is not None:
         turn.emit(SetLifetime(stream, expires_at_ms))
     if origin is not None and origin.part is not None:
@@ -102,16 +107,27 @@ def _origin(turn: Turn, command: CreateDurable, fork: ForkPoint) -> _Origin:
         raise errors.not_durable(fork.source)
     if command.media and kind_of(command.media) != durable.kind:
         raise errors.media_type_differs(durable.media)
-    if copy_cost(key) > COPY_COST_MAX:
-        raise errors.too_large_to_copy()
     end = key.stream.last_id
     upto = end if fork.upto is None else fork.upto
+    is_own = turn.keyspace.generations.goes_on(fork.generation, key.generation)
+    if not (is_own or _inherits(turn, durable, upto, fork.generation)):
+        raise errors.fork_of_another_stream(fork.source)
+    if copy_cost(key) > COPY_COST_MAX:
+        raise errors.too_large_to_copy()
     if upto > end:
         raise errors.fork_beyond_end()
     if end >= ids.ID_MAX - len(command.bodies):
         raise errors.stream_exhausted()
     upto, part = _beyond(key, durable, upto, fork.beyond)
     return _Origin(key, durable, upto, part, texts_to_fork(key.stream, upto))
+
+
+def _inherits(turn: Turn, durable: DurableStream | None, after: int, known: str) -> bool:
+    """Whether a position of this generation is one in what a fork has of another stream."""
+    if durable is None or not known:
+        return False
+    goes_on = turn.keyspace.generations.goes_on
+    return any(after <= one.upto and goes_on(known, one.generation) for one in durable.origins)
 
 
 def _beyond(key: Key, durable: DurableStream, upto: int, beyond: int) -> tuple[int, tuple[int, bytes] | None]:
@@ -172,7 +188,10 @@ def describe_durable(turn: Turn, command: DescribeDurable) -> DurableInfo | None
     if key is None:
         _expect_shown(turn, command.stream)
         return None
-    return _info(key)
+    after, known = command.after, command.known
+    if after is None or _inherits(turn, key.durable, after, known):
+        return _info(key)
+    return _info(key, gap_of(after, known, key.identity, turn.keyspace.generations))
 
 
 def _expect_shown(turn: Turn, stream: str) -> None:
@@ -180,7 +199,7 @@ def _expect_shown(turn: Turn, stream: str) -> None:
         raise errors.stream_gone(stream)
 
 
-def _info(key: Key) -> DurableInfo:
+def _info(key: Key, gap: Gap | None = None) -> DurableInfo:
     stream, durable = key.stream, key.durable
     return DurableInfo(
         media=None if durable is None else durable.media,
@@ -190,6 +209,7 @@ def _info(key: Key) -> DurableInfo:
         removed_upto=stream.removed_upto,
         generation=key.generation,
         closed=key.closed is not None,
+        gap=gap,
     )
 
 
@@ -258,13 +278,19 @@ def append_batches(turn: Turn, command: AppendBatches) -> BatchesAppended:
         epochs, seqs, _ = zip(*places.values(), strict=True)
         turn.emit(AdvanceProducers(stream, [*places], epochs, seqs, at_ms))
     return BatchesAppended(
-        [one and DurableAppended(last_ids[one[0]], *one[1][:2], duplicate=one[2]) for one in found]
+        [
+            one and DurableAppended(last_ids[one[0]], key.generation, *one[1][:2], duplicate=one[2])
+            for one in found
+        ]
     )
 
 
 def _reply(key: Key, place: ProducerPlace | None, *, duplicate: bool = False) -> DurableAppended:
     epoch, seq = (None, None) if place is None else place[:2]
-    return DurableAppended(key.stream.last_id, epoch, seq, duplicate=duplicate, closed=key.closed is not None)
+    is_closed = key.closed is not None
+    return DurableAppended(
+        key.stream.last_id, key.generation, epoch, seq, duplicate=duplicate, closed=is_closed
+    )
 
 
 def _repeat_end(turn: Turn, command: AppendDurable, key: Key, place: ProducerPlace) -> DurableAppended:

@@ -25,12 +25,13 @@ class ProducerBatch(msgspec.Struct, frozen=True):
 
 class ForkPoint(msgspec.Struct, frozen=True):
     """Where a fork begins: behind the entry `upto` of its source, None for its last one, and `beyond` more
-    messages, or bytes of the next entry.
+    messages, or bytes of the next entry. `generation` is that of the source, empty where it is not known.
     """
 
     source: str
     upto: int | None = None
     beyond: int = 0
+    generation: str = ""
 
 
 class CreateDurable(StreamCommand, frozen=True, kw_only=True):
@@ -105,7 +106,14 @@ class AppendBatches(StreamCommand, frozen=True, kw_only=True):
 
 
 class DescribeDurable(StreamCommand, frozen=True, kw_only=True):
-    """Reply: `DurableInfo`, None for a missing stream. It is no use of the stream."""
+    """Reply: `DurableInfo`, None for a missing stream. It is no use of the stream.
+
+    `after` is the position of a reader, None for none, and `known` the generation that it is of, empty where
+    that is not known.
+    """
 
     changes: ClassVar[bool] = False
     touches: ClassVar[bool] = False
+
+    after: int | None = None
+    known: str = ""

@@ -455,7 +455,8 @@ class Turn(Look):
         """Why the stream takes no entries: it was closed."""
         if key.closed is None:
             return None
-        return errors.stream_closed(stream, ids.format(key.stream.last_id), ids.rfc3339(key.closed.at_ms))
+        last_id, closed_at = ids.format(key.stream.last_id), ids.rfc3339(key.closed.at_ms)
+        return errors.stream_closed(stream, key.generation, last_id, closed_at)
 
     def group(self, stream: str, group: str) -> tuple[Key, Group]:
         """Stream and group, or the NOGROUP of the pending commands."""

@@ -59,6 +59,7 @@ from engine.records.durable import (
     NoteFork,
     RestoreHidden,
     SetMedia,
+    SetOrigins,
     SetWriterSeq,
 )
 from engine.records.payload import NewerRecordError, decode, encode, find_newer, replay
@@ -137,6 +138,7 @@ __all__ = [
     "SetLifetime",
     "SetMedia",
     "SetMetadata",
+    "SetOrigins",
     "SetPolicy",
     "SetWriterSeq",
     "Settle",

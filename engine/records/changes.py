@@ -8,6 +8,7 @@ means applying a record, when a command runs and when the log is read again, so 
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import islice
 from typing import Annotated, ClassVar, Final, TypeVar
 
@@ -697,8 +698,13 @@ class Regenerate(Record, frozen=True):
 
     def apply(self, keyspace: Keyspace) -> None:
         keyspace.generations.salts.append(self.salt)
+        renew = partial(keyspace.generations.regenerate, salt=self.salt)
         for key in keyspace.keys.values():
-            key.generation = keyspace.generations.regenerate(key.generation, self.salt)
+            key.generation = renew(key.generation)
+            if key.durable is not None and key.durable.origins:
+                key.durable.origins = [
+                    one._replace(generation=renew(one.generation)) for one in key.durable.origins
+                ]
 
 
 class SetMetadata(Record, frozen=True):

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from itertools import repeat
 
 from engine.copying import fork_key
-from engine.durable_streams import DurableStream, ProducerPlace
+from engine.durable_streams import DurableStream, Origin, ProducerPlace
 from engine.keyspace import Keyspace
-from engine.records.changes import Id, Record, TextList
+from engine.records.changes import Id, IdList, Record, TextList
 
 
 class SetMedia(Record, frozen=True):
@@ -64,6 +64,23 @@ class NoteFork(Record, frozen=True):
 
     def apply(self, keyspace: Keyspace) -> None:
         keyspace.forks.add(self.stream, self.source)
+
+
+class SetOrigins(Record, frozen=True):
+    """Of a fork: the generations of the streams that it has entries of, and up to which IDs."""
+
+    number = 51
+    stream: str
+    generations: Sequence[str]
+    upto: IdList
+
+    def apply(self, keyspace: Keyspace) -> None:
+        key = keyspace.keys[self.stream]
+        durable = key.durable
+        assert durable is not None, "it is one of Durable Streams by now"
+        before = durable.footprint_bytes
+        durable.origins = tuple(map(Origin, self.generations, self.upto))
+        key.footprint.add(durable.footprint_bytes - before)
 
 
 class RestoreHidden(Record, frozen=True):

@@ -47,7 +47,14 @@ from engine.records.changes import (
     SetMetadata,
     policy_changes,
 )
-from engine.records.durable import AdvanceProducer, NoteFork, RestoreHidden, SetMedia, SetWriterSeq
+from engine.records.durable import (
+    AdvanceProducer,
+    NoteFork,
+    RestoreHidden,
+    SetMedia,
+    SetOrigins,
+    SetWriterSeq,
+)
 from engine.records.restored import (
     RestoreConsumer,
     RestoreDeferred,
@@ -214,8 +221,12 @@ def _hold_stream(name: str, key: Key) -> _HeldStream:
 
 
 def _restore_durable(name: str, durable: DurableStream) -> list[Record]:
-    media = SetMedia(name, durable.media, durable.ttl_ms, durable.config)
-    return [media, SetWriterSeq(name, durable.writer_seq)] if durable.writer_seq else [media]
+    restored: list[Record] = [SetMedia(name, durable.media, durable.ttl_ms, durable.config)]
+    if durable.origins:
+        restored.append(SetOrigins(name, *zip(*durable.origins, strict=True)))
+    if durable.writer_seq:
+        restored.append(SetWriterSeq(name, durable.writer_seq))
+    return restored
 
 
 def _hold_group(stream: str, name: str, group: Group) -> _HeldGroup:

@@ -244,6 +244,8 @@ _FLEETING = (
     (re.compile(rb"\r\ndate: [^\r]*"), b""),
     (re.compile(rb"\r\nweir-request-id: [^\r]*"), b"\r\nweir-request-id: ?"),
     (re.compile(rb"\r\nweir-generation: [^\r]*"), b"\r\nweir-generation: ?"),
+    # What Durable Streams has as an offset names the generation too.
+    (re.compile(rb"(\b[0-9a-f]{16}_[0-9a-f]{16}_)[0-9a-f]{16}\b"), rb"\1?"),
     # A stream's tag is of all that is shown, its generation too.
     (re.compile(rb'\r\netag: "[^"-]*"'), b'\r\netag: "?"'),
     (re.compile(rb'"request_id":"[^"]*"'), b'"request_id":"?"'),

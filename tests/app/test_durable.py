@@ -78,7 +78,8 @@ async def test_every_stream_is_read(http: httpx.AsyncClient) -> None:
     await http.post("/v1/streams/orders/entries", json={"id": "5-0", "fields": {"item": "apple"}})
     page = await http.get("/v1/stream/orders")
     assert page.json() == [{"id": "5-0", "fields": {"item": "apple"}}]
-    assert page.headers["stream-next-offset"] == "0000000000000005_0000000000000000"
+    generation = (await http.get("/v1/streams/orders")).json()["generation"]
+    assert page.headers["stream-next-offset"] == f"0000000000000005_0000000000000000_{generation}"
     assert (await http.get(f"/v1/stream/orders?offset={page.headers['stream-next-offset']}")).json() == []
     refused = await http.post("/v1/stream/orders", headers=_JSON, content="1")
     assert (refused.status_code, refused.json()["code"]) == (405, "not_durable")
@@ -110,19 +111,24 @@ async def test_what_was_removed_is_a_gap(http: httpx.AsyncClient) -> None:
 
 
 async def test_an_offset_of_an_earlier_stream_is_a_gap(http: httpx.AsyncClient) -> None:
-    """What comes before it would be passed over. An empty stream is read from its start."""
+    """What comes before it would be passed over. With one that names no stream, an empty one is read from its
+    start.
+    """
     entries = "/v1/streams/orders/entries"
     await http.post(entries, json={"id": "8-0", "fields": {"n": "1"}})
     offset = (await http.get("/v1/stream/orders")).headers["stream-next-offset"]
     await http.delete("/v1/streams/orders")
     await http.post(entries, json={"id": "3-0", "fields": {"n": "2"}})
-    for live in ("", "&live=sse", "&live=long-poll"):
-        refused = await http.get(f"/v1/stream/orders?offset={offset}{live}")
-        assert (refused.status_code, refused.json()["code"]) == (410, "gap")
+    bare = offset.rpartition("_")[0]
+    for given in (offset, bare):
+        for live in ("", "&live=sse", "&live=long-poll"):
+            refused = await http.get(f"/v1/stream/orders?offset={given}{live}")
+            assert (refused.status_code, refused.json()["code"]) == (410, "gap")
     assert [one["id"] for one in (await http.get("/v1/stream/orders?offset=-1")).json()] == ["3-0"]
-    await http.put(_PATH, headers=_TEXT)
-    empty = await http.get(f"{_PATH}?offset={offset}")
-    assert (empty.text, empty.headers["stream-next-offset"]) == ("", f"{0:016x}_{0:016x}")
+    made = await http.put(_PATH, headers=_TEXT)
+    empty = await http.get(f"{_PATH}?offset={bare}")
+    assert empty.headers["stream-next-offset"] == made.headers["stream-next-offset"]
+    assert (empty.text, empty.headers["stream-next-offset"][:34]) == ("", f"{0:016x}_{0:016x}_")
 
 
 async def test_a_page_has_another_tag_once_an_entry_of_it_is_deleted(http: httpx.AsyncClient) -> None:

@@ -29,6 +29,7 @@ FILES: Final = (
     "conditional",
     "deferring",
     "durable",
+    "durable_generations",
     "entries",
     "groups",
     "pending",

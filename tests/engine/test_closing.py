@@ -108,13 +108,18 @@ def test_entries_and_the_end_are_one_frame() -> None:
 
 
 def test_a_stream_that_is_closed_takes_no_entries() -> None:
-    """By any command; the refusal says which entry is the last, and since when."""
+    """By any command; the refusal says of which stream the last entry is, which it is, and since when."""
     world = filled()
     world.call("XGROUP", "CREATE", "s", "g", "0")
     close(world)
     refusal = refused(run(world, XAdd(stream="s", bodies=[BODY])))
     assert (refusal.code, refusal.redis) == ("stream_closed", "CLOSED stream is closed")
-    assert refusal.members == {"last_id": "5-2", "closed_at": "2023-11-14T22:13:20.000Z"}
+    generation = world.keyspace.keys["s"].generation
+    assert refusal.members == {
+        "generation": generation,
+        "last_id": "5-2",
+        "closed_at": "2023-11-14T22:13:20.000Z",
+    }
     assert world.call("XADD", "s", "9-0", "a", "1") == CLOSED
     assert world.call("XSETID", "s", "9-0") == CLOSED
     assert refused(run(world, Close(stream="s", add=XAdd(stream="s", bodies=[BODY])))).code == "stream_closed"

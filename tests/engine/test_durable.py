@@ -19,7 +19,9 @@ from engine.commands import (
     DescribeDurable,
     Dump,
     EnsureGroup,
+    Expire,
     ExpireStreams,
+    FlushAll,
     ForkPoint,
     ProducerBatch,
     Rename,
@@ -29,9 +31,25 @@ from engine.commands import (
     XDel,
     XLen,
 )
-from engine.durable_streams import PRODUCER_AGE_MS_MAX, PRODUCERS_MAX, DurableStream, ProducerPlace
+from engine.durable_streams import (
+    ORIGINS_MAX,
+    PRODUCER_AGE_MS_MAX,
+    PRODUCERS_MAX,
+    DurableStream,
+    ProducerPlace,
+)
 from engine.keyspace import Caps
-from engine.records import AdvanceProducers, Append, Configure, RemoveStream, SetLifetime, decode, encode
+from engine.records import (
+    AdvanceProducers,
+    Append,
+    Configure,
+    Regenerate,
+    RemoveStream,
+    SetLifetime,
+    decode,
+    encode,
+    replay,
+)
 from engine.replies import BatchesAppended, Dumped, DurableAppended, DurableCreated, DurableInfo
 from tests.engine.house import House, adding, id_of, state
 
@@ -367,9 +385,17 @@ def test_a_time_that_is_set_does_not_slide(house: House, after_ms: int) -> None:
 # --- forks --------------------------------------------------------------------------------------------------
 
 
-def forking(stream: str, source: str = "s", **more: object) -> CreateDurable:
-    fork = ForkPoint(source, **{name: more.pop(name) for name in ("upto", "beyond") if name in more})  # type: ignore[arg-type]
-    return CreateDurable(stream=stream, media=more.pop("media", ""), fork=fork, **more)  # type: ignore[arg-type]
+def forking(
+    stream: str,
+    source: str = "s",
+    *,
+    upto: int | None = None,
+    beyond: int = 0,
+    generation: str = "",
+    **more: object,
+) -> CreateDurable:
+    fork = ForkPoint(source, upto, beyond, generation)
+    return CreateDurable(**{"stream": stream, "media": "", "fork": fork, **more})  # type: ignore[arg-type]
 
 
 def texts(house: House, stream: str) -> list[str]:
@@ -534,6 +560,95 @@ def test_another_stream_takes_the_name_of_one_that_has_forks(
     again(filled)
     assert [filled.run(DescribeDurable(stream=name)) for name in "sfhxy"] == [None] * 5
     filled.check()
+
+
+def anew(house: House, *before: Command) -> None:
+    """Make the stream anew, after these commands."""
+    for command in before:
+        house.run(command)
+    house.run(creating())
+
+
+def let_it_expire(house: House, _: str) -> None:
+    house.run(Expire(stream="s", ms=1, relative=True))
+    house.pass_ms(1)
+    anew(house)
+
+
+@pytest.mark.parametrize(
+    "take",
+    [
+        lambda house, _: anew(house, Delete(streams=["s"])),
+        lambda house, _: anew(house, FlushAll()),
+        let_it_expire,
+        lambda house, name: house.run(Rename(stream="x", target=name)),
+        lambda house, name: house.run(Copy(stream="x", target=name, replace=True)),
+        restoring,
+    ],
+)
+@_AGAIN
+def test_a_position_of_an_earlier_stream_is_none_of_the_new_one(
+    filled: House, take: Callable[[House, str], object], again: Again
+) -> None:
+    """Wherever it is: readers are shown that, and forks are refused."""
+    known = filled.key("s").generation
+    filled.run(creating(stream="x", bodies=[body("new")]))
+    take(filled, "s")
+    again(filled)
+    for after in (0, id_of("2-0"), filled.key("s").stream.last_id):
+        gap = filled.of(DurableInfo, DescribeDurable(stream="s", after=after, known=known)).gap
+        assert gap is not None
+        assert (gap.reason in ("recreated", "replaced"), gap.goes_on_after) == (True, 0)
+        assert filled.of(DurableInfo, DescribeDurable(stream="s", after=after)).gap is None
+        assert filled.refused(forking("f", upto=after, generation=known)).code == "gap"
+    own = filled.key("s").generation
+    assert filled.of(DurableInfo, DescribeDurable(stream="s", after=0, known=own)).gap is None
+    assert filled.of(DurableCreated, forking("f", upto=0, generation=own)).created
+
+
+def is_in(house: House, stream: str, known: str, after: int) -> bool:
+    """Whether a position of this generation is one of the stream."""
+    return house.of(DurableInfo, DescribeDurable(stream=stream, after=after, known=known)).gap is None
+
+
+@_AGAIN
+def test_positions_of_a_source_are_those_of_its_forks_up_to_where_they_part(
+    filled: House, again: Again
+) -> None:
+    """Through several forks, also after the source is gone, and over a restore; a copy is no fork."""
+    known = filled.key("s").generation
+    filled.run(forking("f", upto=id_of("5-0")))
+    filled.run(forking("g", "f", upto=id_of("4-0")))
+    filled.run(forking("h", "f"))
+    filled.run(Copy(stream="f", target="c", replace=False))
+    filled.run(Rename(stream="h", target="i"))
+    filled.run(Delete(streams=["s"]))
+    again(filled)
+    ends = {"f": 5, "g": 4, "i": 5, "c": 0}
+    for _ in range(2):
+        for name, end in ends.items():
+            found = [is_in(filled, name, known, number << 64) for number in range(1, 8)]
+            assert found == [number <= end for number in range(1, 8)], name
+        filled.payloads.append(encode([Regenerate(b"salt" * 4)]))
+        replay(filled.keyspace, filled.payloads[-1])
+        filled.check()
+    for name, end in ends.items():
+        refused = forking("x", name, upto=(end + 1) << 64, generation=known)
+        assert filled.refused(refused).code == "gap"
+    filled.run(forking("x", "g", upto=id_of("2-0"), generation=known))
+    assert is_in(filled, "x", known, id_of("2-0"))
+    assert not is_in(filled, "x", known, id_of("3-0"))
+
+
+def test_a_fork_knows_so_many_of_the_streams_before_it(house: House) -> None:
+    """Positions of one that is further away are those of another stream."""
+    house.run(creating(stream="f0", bodies=[body()]))
+    for number in range(ORIGINS_MAX + 1):
+        house.run(forking(f"f{number + 1}", f"f{number}"))
+    last, at = f"f{ORIGINS_MAX + 1}", house.key("f0").stream.last_id
+    found = [is_in(house, last, house.key(f"f{number}").generation, at) for number in range(ORIGINS_MAX + 2)]
+    assert found == [False, *[True] * (ORIGINS_MAX + 1)]
+    house.check()
 
 
 @_AGAIN

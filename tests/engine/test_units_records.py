@@ -87,6 +87,7 @@ SAMPLES: Final[list[Record]] = [
     ),
     records.SetMedia("orders", "text/plain", 60_000, b"config"),
     records.SetWriterSeq("orders", b"0042"),
+    records.SetOrigins("orders", ["0123456789abcdef", "fedcba9876543210"], [SECOND, FIRST]),
     records.ForkStream("orders", "bills", SECOND, "0123456789abcdef"),
     records.ForkStored("orders", "bills", SECOND, "0123456789abcdef", [b'{"id":"1-0","fields":{}}']),
     records.NoteFork("orders", "bills"),

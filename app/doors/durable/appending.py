@@ -82,14 +82,15 @@ class DurableAppends(NamedTuple):
         numbers = [len(one.entries) for one in asked]
         before = reply.last_id - sum(numbers)
         last_ids = accumulate(numbers[1:], initial=before + numbers[0])
-        return [Answer(204, _APPENDED % (safe, write(last_id))) for last_id in last_ids]
+        return [Answer(204, _APPENDED % (safe, write(last_id, reply.generation))) for last_id in last_ids]
 
 
 def _answer_batch(reply: DurableAppended | None, safe: bytes) -> Answer | None:
     if reply is None:
         return None
     if not reply.duplicate:
-        return Answer(200, _PRODUCED % (safe, write(reply.last_id), reply.epoch, reply.seq))
+        offset = write(reply.last_id, reply.generation)
+        return Answer(200, _PRODUCED % (safe, offset, reply.epoch, reply.seq))
     status, shown = answer(reply, has_entries=True)
     response = Response(status, b"", [(b"weir-durability", safe), *shown])
     every = [b"%b: %b\r\n" % header for header in [*response.raw_headers, headers.SAFE]]
@@ -99,7 +100,7 @@ def _answer_batch(reply: DurableAppended | None, safe: bytes) -> Answer | None:
 def answer(reply: Reply, *, has_entries: bool) -> tuple[int, list[Header]]:
     """The status of the answer to an append, and its headers."""
     assert isinstance(reply, DurableAppended), "that is what it answers"
-    shown = [next_offset(reply.last_id), *([CLOSED] if reply.closed else [])]
+    shown = [next_offset(reply.last_id, reply.generation), *([CLOSED] if reply.closed else [])]
     if reply.epoch is None:
         return 204, shown
     shown += [(b"producer-epoch", b"%d" % reply.epoch), (b"producer-seq", b"%d" % (reply.seq or 0))]

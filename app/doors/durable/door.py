@@ -78,9 +78,9 @@ def _facts(error: Exception) -> list[Header]:
     """What a refusal says to programs that read headers."""
     members = error.members if isinstance(error, EngineError) else {}
     facts = [(header, str(members[name]).encode()) for name, header in _FACTS.items() if name in members]
-    last_id = ids.parse(str(members.get("last_id", "")))
-    if last_id is not None:
-        facts.append(reading.next_offset(last_id))
+    last_id, generation = ids.parse(str(members.get("last_id", ""))), members.get("generation")
+    if last_id is not None and generation is not None:
+        facts.append(reading.next_offset(last_id, str(generation)))
     is_closed = isinstance(error, EngineError) and error.code == "stream_closed"
     return [*facts, reading.CLOSED] if is_closed else facts
 

@@ -82,7 +82,7 @@ class Following:
         while True:
             item, self._first = self._first or await self._look(), None
             if isinstance(item, FeedGap):
-                # It is another stream, or gone: the client finds out by its offset.
+                # It is another stream, or gone: the client comes back with its offset, and is refused.
                 return
             if isinstance(item, FeedEnd):
                 await put(self._control(is_closed=True))
@@ -104,7 +104,7 @@ class Following:
         return page.cached(("durable", self._kind), lambda one: _data(self._kind, one))
 
     def _control(self, *, is_closed: bool = False) -> bytes:
-        facts = b'"streamNextOffset":"%b"' % offsets.write(self._tail.cursor)
+        facts = b'"streamNextOffset":"%b"' % offsets.write(self._tail.cursor, self._tail.generation)
         if not is_closed:
             self._cursor = max(self._cursor, offsets.cursor("", self._gateway.clock.wall_ms()), key=int)
             facts += b',"streamCursor":"%b"' % self._cursor

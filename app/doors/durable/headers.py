@@ -124,13 +124,15 @@ def fork(headers: Headers) -> ForkPoint | None:
         if at is not None or beyond is not None:
             raise malformed("Stream-Forked-From", "Stream-Fork-Offset and Stream-Fork-Sub-Offset need it")
         return None
-    offset = None if at is None else offsets.parse(at.decode("latin-1"))
-    if isinstance(offset, offsets.Word):
-        offset = 0 if offset is offsets.Word.BEGINNING else None
-    elif offset is None and at is not None:
+    offset = offsets.Word.NOW if at is None else offsets.parse(at.decode("latin-1"))
+    if offset is None:
         raise malformed("Stream-Fork-Offset", "it is what an answer gave as Stream-Next-Offset")
     more = 0 if beyond is None else whole("Stream-Fork-Sub-Offset", beyond)
-    return ForkPoint(_source(source.decode("latin-1")), offset, more)
+    name = _source(source.decode("latin-1"))
+    if offset is offsets.Word.NOW:
+        return ForkPoint(name, None, more)
+    after, generation = offsets.BEGINNING if isinstance(offset, offsets.Word) else offset
+    return ForkPoint(name, after, more, generation)
 
 
 def _source(path: str) -> str:
@@ -152,7 +154,7 @@ def writer_seq(headers: Headers) -> bytes | None:
 class Query(NamedTuple):
     """From where is read, whether a reader stays, and the cursor that it has."""
 
-    offset: int | offsets.Word
+    offset: offsets.Offset | offsets.Word
     live: str
     cursor: str
 

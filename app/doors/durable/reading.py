@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from app.doors.durable import bodies, offsets
 from app.doors.durable.events import DurableStreamResponse, Following
 from app.doors.durable.headers import Query, query
+from app.doors.durable.offsets import BEGINNING, Offset, Word
 from app.errors import RefusalError
 from app.http.conditional import revalidate
 from app.http.entries.entry_pages import ARCHIVED_HEADER
@@ -57,13 +58,19 @@ async def head(request: Request, stream: str) -> Response:
         lifetime = [(b"stream-ttl", b"%d" % (found.ttl_ms // 1000))]
     elif found.expires_at_ms is not None:
         lifetime = [(b"stream-expires-at", ids.rfc3339(found.expires_at_ms).encode())]
-    shown = [NO_STORE, next_offset(found.last_id), *lifetime, *closed(found)]
+    shown = [NO_STORE, next_offset(found.last_id, found.generation), *lifetime, *closed(found)]
     return Response(200, b"", shown, media_type=media_of(found))
 
 
-async def describe(request: Request, stream: str) -> DurableInfo:
-    """What the stream is. Raises RefusalError where there is none."""
-    return _there(await request.execute(DescribeDurable(stream=stream)), stream)
+async def describe(request: Request, stream: str, offset: Offset | None = None) -> DurableInfo:
+    """What the stream is, to a reader with this offset. Raises RefusalError where there is none."""
+    return _there(await request.execute(_description(stream, offset)), stream)
+
+
+def _description(stream: str, offset: Offset | None) -> DescribeDurable:
+    if offset is None:
+        return DescribeDurable(stream=stream)
+    return DescribeDurable(stream=stream, after=offset.after, known=offset.generation)
 
 
 def _there(found: object, stream: str) -> DurableInfo:
@@ -73,9 +80,9 @@ def _there(found: object, stream: str) -> DurableInfo:
     return found
 
 
-def next_offset(last_id: int) -> Header:
+def next_offset(last_id: int, generation: str) -> Header:
     """Where a reader goes on."""
-    return b"stream-next-offset", offsets.write(last_id)
+    return b"stream-next-offset", offsets.write(last_id, generation)
 
 
 def closed(stream: DurableInfo) -> list[Header]:
@@ -108,17 +115,21 @@ async def read(request: Request, stream: str) -> Response:
 
 
 async def _read_page(request: Request, stream: str, wanted: Query) -> _Page:
-    if isinstance(wanted.offset, int):
-        return await _page(request, stream, wanted.offset)
-    if wanted.offset is offsets.Word.BEGINNING:
-        return await _page(request, stream, 0)
-    found = await _page(request, stream, None)
-    return found._replace(after=found.stream.last_id)
+    offset = _offset_of(wanted)
+    found = await _page(request, stream, offset)
+    return found if offset is not None else found._replace(after=found.stream.last_id)
 
 
-async def _page(request: Request, stream: str, place: int | None) -> _Page:
-    """What is behind a place, None for the end."""
-    after = ids.ID_MAX if place is None else place
+def _offset_of(wanted: Query) -> Offset | None:
+    """Where a read begins, None for the end."""
+    if wanted.offset is Word.NOW:
+        return None
+    return BEGINNING if isinstance(wanted.offset, Word) else wanted.offset
+
+
+async def _page(request: Request, stream: str, offset: Offset | None) -> _Page:
+    """What is behind an offset, None for the end."""
+    after = ids.ID_MAX if offset is None else offset.after
     settings = request.gateway.settings
     # As much as may be: who does not follow reads one page alone with the protocol's client for TypeScript.
     look = XRange(
@@ -130,27 +141,33 @@ async def _page(request: Request, stream: str, place: int | None) -> _Page:
         bytes_max=settings.answer_bytes_max,
         up_to_damage=True,
     )
-    described, found = await request.transaction([DescribeDurable(stream=stream), look])
+    described, found = await request.transaction([_description(stream, offset), look])
     info = _there(described, stream)
     assert isinstance(found, Entries), "that is what it answers"
-    if place is not None:
-        _check(info, after)
+    if offset is not None:
+        after = _after(info, offset)
         if 0 < after < info.removed_upto and not found.whole:
-            raise _removed(found.first - 1 if found.archived else info.removed_upto)
+            raise _removed(found.first - 1 if found.archived else info.removed_upto, info.generation)
     return _Page(info, found, after, found.last if found.more else info.last_id)
 
 
-def _check(stream: DurableInfo, after: int) -> None:
-    """Raise RefusalError for what is no place in this stream."""
-    if 0 < stream.last_id < after:
+def _after(stream: DurableInfo, offset: Offset) -> int:
+    """Behind which entry a reader goes on: earlier, where a backup was restored that lacks the last ones that
+    it had. Raises RefusalError for what is no offset of this stream.
+    """
+    gap = stream.gap
+    if gap is None:
+        return offset.after
+    if gap.reason != "restored":
         raise RefusalError("gap", "the offset is of an earlier stream of this name: begin with offset=-1")
+    return gap.goes_on_after
 
 
-def _removed(upto: int) -> RefusalError:
+def _removed(upto: int, generation: str) -> RefusalError:
     """Says so of what comes next, and where there is something again: with an archive, which may lack
     entries between others, not always from the beginning on.
     """
-    there = offsets.write(upto).decode()
+    there = offsets.write(upto, generation).decode()
     return RefusalError("gap", f"entries behind this offset were removed: go on with offset={there}")
 
 
@@ -172,8 +189,8 @@ async def _wait(request: Request, stream: str, page: _Page) -> _Page:
     found = Entries()
     for one in reply.streams:
         if one.gap is not None:
-            # It is another stream, or gone.
-            return await _page(request, stream, page.last_id)
+            # It is another stream, or gone, or has lost what comes next.
+            return await _page(request, stream, Offset(page.last_id, page.stream.generation))
         found = one.entries
     info = replace(page.stream, closed=bool(reply.closed))
     return _Page(info, found, page.last_id, found.last or page.last_id)
@@ -182,7 +199,8 @@ async def _wait(request: Request, stream: str, page: _Page) -> _Page:
 def _places(page: _Page) -> list[Header]:
     """Where a reader is behind the page."""
     end = [UP_TO_DATE] if page.is_last else []
-    return [next_offset(page.last_id), *end, *([CLOSED] if page.has_ended else [])]
+    offset = next_offset(page.last_id, page.stream.generation)
+    return [offset, *end, *([CLOSED] if page.has_ended else [])]
 
 
 async def _respond(page: _Page, others: list[Header] | None) -> Response:
@@ -202,20 +220,18 @@ def _tagged(request: Request, response: Response, page: _Page) -> Response:
     asks each time: whose page it has, and whether the stream is still that one, it cannot know.
     """
     end = b":c" if page.has_ended else b""
-    places = b":".join([offsets.write(page.after), offsets.write(page.last_id)])
+    places = b":".join(offsets.write(one, page.stream.generation) for one in (page.after, page.last_id))
     # No entry comes to be between two others, so their number tells what was deleted.
-    tag = b'"%b:%b:%d%b"' % (page.stream.generation.encode(), places, page.entries.count, end)
+    tag = b'"%b:%d%b"' % (places, page.entries.count, end)
     return revalidate(request.headers, response, tag)
 
 
 async def _follow(request: Request, stream: str, wanted: Query) -> Response:
     """The stream as events, from there on."""
-    found = await describe(request, stream)
-    after = wanted.offset if isinstance(wanted.offset, int) else 0
+    offset = _offset_of(wanted)
+    found = await describe(request, stream, offset)
     # What was removed may be in the archive: its first page shows.
-    _check(found, after)
-    if wanted.offset is offsets.Word.NOW or after > found.last_id:
-        after = found.last_id
+    after = found.last_id if offset is None else min(_after(found, offset), found.last_id)
     gateway = request.gateway
     place = gateway.waits.enter(request.caller, gateway.limits.connections)
     try:
@@ -244,4 +260,5 @@ async def _begin(source: Following, stream: DurableInfo, place: Place, tail: Sub
             place.leave()
     if is_missing:
         # Where nothing is there yet it has not moved.
-        raise _removed(tail.cursor if tail.cursor > begun else stream.removed_upto)
+        upto = tail.cursor if tail.cursor > begun else stream.removed_upto
+        raise _removed(upto, stream.generation)

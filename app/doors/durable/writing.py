@@ -45,7 +45,7 @@ async def create(request: Request, stream: str) -> Response:
     )
     made = await request.execute(command, synced=request.preferences.synced)
     assert isinstance(made, DurableCreated), "that is what it answers"
-    shown = [next_offset(made.info.last_id), *closed(made.info)]
+    shown = [next_offset(made.info.last_id, made.info.generation), *closed(made.info)]
     if made.created:
         shown.append((b"location", _url(request, stream)))
     return Response(201 if made.created else 200, b"", shown, media_type=media_of(made.info))

@@ -94,7 +94,7 @@ local function check_part(part, now_ms)
   part.is_new = not info
   local known = info and metadata(part.meta, 'c', 'kind', 'ttl') or {}
   if known.c and part.count > 0 then
-    return refuse_closed(part.stream, info, known.c)
+    return refuse_closed(part.stream, part.meta, info, known.c)
   end
   if known.kind and not takes(known.kind, part.form) then
     return refuse('not_data', known.kind)

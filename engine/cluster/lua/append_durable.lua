@@ -17,7 +17,7 @@ if number ~= '' then
   end
 end
 local info = find(stream)
-local known = metadata(meta, 'media', 'kind', 's', 'c', 'forks')
+local known = metadata(meta, 'media', 'kind', 's', 'c', 'g', 'forks')
 if not info then
   return refuse(known.forks and 'stream_gone' or 'no_stream', stream)
 end
@@ -26,11 +26,11 @@ if not known.media then
 end
 local place = producer ~= '' and find_producer(producers, producer) or NOWHERE
 
--- The last ID, the producer's epoch and sequence, and whether the stream is closed.
+-- The last ID, the generation, the producer's epoch and sequence, and whether the stream is closed.
 local function reply(word, at)
-  local words = { find(stream)['last-generated-id'], '', '', redis.call('HEXISTS', meta, 'c') }
+  local words = { find(stream)['last-generated-id'], known.g, '', '', redis.call('HEXISTS', meta, 'c') }
   if at then
-    words[2], words[3] = string.format('%.0f', at.epoch), string.format('%.0f', at.seq)
+    words[3], words[4] = string.format('%.0f', at.epoch), string.format('%.0f', at.seq)
   end
   if word == 'duplicate' then
     -- A write: WAIT behind it then covers that of the first time.
@@ -49,7 +49,7 @@ if known.c then
   elseif is_stale then
     return refuse('producer_fenced', producer, string.format('%.0f', place.epoch))
   end
-  return refuse_closed(stream, info, known.c)
+  return refuse_closed(stream, meta, info, known.c)
 end
 local refused = closes and refuse_scheduled(stream, meta)
 if refused then

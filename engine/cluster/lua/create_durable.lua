@@ -1,13 +1,14 @@
 -- Create a stream of Durable Streams, or find one that was created alike.
 -- KEYS: stream, meta, answers, order, requests; of a fork the source and its meta
 -- ARGV: generation, primary, number and settled of the request ('' for none), media, kind, config, ttl_ms, expires_at_ms
---       (both '' for none), whether it closes, where a fork begins ('' for the end) and how much beyond, count, entries
+--       (both '' for none), whether it closes, where a fork begins ('' for the end), how much beyond, and of which
+--       generation of its source that is ('' for any), count, entries
 local stream, meta = KEYS[1], KEYS[2]
 local number, media, kind, config = ARGV[3], ARGV[5], ARGV[6], ARGV[7]
 local ttl_ms, expires_at_ms, closes = ARGV[8], ARGV[9], ARGV[10] == '1'
 local part = {
   stream = stream, meta = meta, answers = KEYS[3], order = KEYS[4], expected = '',
-  whole = true, form = 'json', count = tonumber(ARGV[13]), at = 14,
+  whole = true, form = 'json', count = tonumber(ARGV[14]), at = 15,
 }
 local fork
 
@@ -40,7 +41,7 @@ if known.forks then
 end
 if KEYS[6] then
   local refused
-  fork, refused = fork_from(KEYS[6], KEYS[7], kind, ARGV[11], tonumber(ARGV[12]))
+  fork, refused = fork_from(KEYS[6], KEYS[7], kind, ARGV[11], tonumber(ARGV[12]), ARGV[13])
   if refused then
     return refused
   end

@@ -40,10 +40,34 @@ local function place_in(source, kind, upto, beyond)
   return upto, { id = row[1], data = string.sub(data, 1, beyond) }
 end
 
+-- A position of a stream that a fork has the entries of, one through the other, is one of the fork: of each the
+-- generation, and up to which ID, 'generation upto generation upto …', the source first.
+local ORIGINS_MAX, ORIGIN = 16, '(%S+) (%S+)'
+
+local function inherits(origins, generation, id)
+  for one, upto in string.gmatch(origins or '', ORIGIN) do
+    if one == generation and not id_less(upto, id) then
+      return true
+    end
+  end
+  return false
+end
+
+-- Those of a fork of this stream, up to an ID.
+local function origins_of(known, upto)
+  local words = { known.g, upto }
+  for one, last in string.gmatch(known.origins or '', ORIGIN) do
+    if #words < 2 * ORIGINS_MAX then
+      words[#words + 1], words[#words + 2] = one, id_less(upto, last) and upto or last
+    end
+  end
+  return table.concat(words, ' ')
+end
+
 -- What a fork is to be, and a refusal where it may not.
-local function fork_from(source, meta, kind, upto, beyond)
+local function fork_from(source, meta, kind, upto, beyond, generation)
   local info = find(source)
-  local known = metadata(meta, 'media', 'kind', 'ttl', 'r', 'b', 'forks')
+  local known = metadata(meta, 'media', 'kind', 'ttl', 'r', 'b', 'g', 'origins', 'forks')
   if not info then
     return nil, refuse(known.forks and 'stream_exists' or 'no_stream', source)
   elseif not known.media then
@@ -54,6 +78,9 @@ local function fork_from(source, meta, kind, upto, beyond)
   local last = info['last-generated-id']
   if upto == '' then
     upto = last
+  end
+  if generation ~= '' and generation ~= known.g and not inherits(known.origins, generation, upto) then
+    return nil, refuse('fork_of_another_stream', source)
   end
   local whole, piece
   if not id_less(last, upto) then
@@ -70,6 +97,7 @@ local function fork_from(source, meta, kind, upto, beyond)
   local expires_at_ms = redis.call('PEXPIRETIME', source)
   return {
     source = source, meta = meta, media = known.media, kind = known.kind, upto = whole, piece = piece, fits = fits,
+    origins = origins_of(known, whole),
     upto_removed = removed_upto(info, known), gone = gone(info), ttl_ms = known.ttl or '',
     expires_at_ms = expires_at_ms > 0 and string.format('%.0f', expires_at_ms) or '',
   }
@@ -93,7 +121,7 @@ local function make_fork(part, fork, generation)
   end
   local upto = id_less(fork.upto, fork.upto_removed) and fork.upto or fork.upto_removed
   redis.call('HSET', part.meta, 'r', upto, 'b', string.format('%.0f', fork.gone))
-  redis.call('HSET', part.meta, 'source', fork.source, 'source_meta', fork.meta)
+  redis.call('HSET', part.meta, 'source', fork.source, 'source_meta', fork.meta, 'origins', fork.origins)
   redis.call('HSET', fork.meta, 'fork/' .. part.stream, part.meta)
   redis.call('HINCRBY', fork.meta, 'forks', 1)
   if fork.piece then

@@ -12,8 +12,9 @@
 -- 'max_len' and so on (kept.py), o and z its bytes; whether it had a group, had_group; of each group its policy,
 -- 'ack_timeout_ms/<group>' and so on.
 -- Of Durable Streams: media, its kind without parameters, the config that it was created with, ttl in ms, s the last
--- Stream-Seq; of a fork its source and source_meta, the key of that one's metadata; of a source the number of its
--- forks, and of each 'fork/<fork>' the key of its metadata. A stream that is not there and has forks was removed.
+-- Stream-Seq; of a fork its source and source_meta, the key of that one's metadata, and the origins of its entries
+-- (forking.lua); of a source the number of its forks, and of each 'fork/<fork>' the key of its metadata. A stream that
+-- is not there and has forks was removed.
 
 local HALF_MAX = '18446744073709551615'
 local ID_MAX = HALF_MAX .. '-' .. HALF_MAX
@@ -179,8 +180,9 @@ local function last_live_id(info)
 end
 
 -- A closed stream takes no entries.
-local function refuse_closed(stream, info, mark)
-  return refuse('stream_closed', stream, info['last-generated-id'], string.match(mark, '^%d+'))
+local function refuse_closed(stream, meta, info, mark)
+  local generation = redis.call('HGET', meta, 'g') or ''
+  return refuse('stream_closed', stream, generation, info['last-generated-id'], string.match(mark, '^%d+'))
 end
 
 -- What there is before entries are removed through Weir; `note_removal` keeps what has become of it.

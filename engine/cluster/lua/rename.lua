@@ -52,7 +52,7 @@ if redis.call('HEXISTS', meta, 'forks') == 1 then
 end
 if ARGV[2] == 'COPY' then
   -- A copy is open, it is no fork, and has none.
-  redis.call('HDEL', meta, 'c', 'x', 'source', 'source_meta', 'forks', unpack(forks))
+  redis.call('HDEL', meta, 'c', 'x', 'source', 'source_meta', 'origins', 'forks', unpack(forks))
   return { 1, dropped }
 end
 for _, field in ipairs(forks) do

@@ -56,7 +56,7 @@ end
 local function refuse_schedules(stream, meta, info, form, count, most, left)
   local known = info and metadata(meta, 'c', 'kind') or {}
   if known.c then
-    return refuse_closed(stream, info, known.c)
+    return refuse_closed(stream, meta, info, known.c)
   elseif known.kind and not takes(known.kind, form) then
     return refuse('not_data', known.kind)
   end

@@ -4,7 +4,7 @@
 local info = find(KEYS[1])
 local mark = info and redis.call('HGET', KEYS[2], 'c')
 if mark then
-  return refuse_closed(KEYS[1], info, mark)
+  return refuse_closed(KEYS[1], KEYS[2], info, mark)
 end
 local before = info and removed_upto(info, metadata(KEYS[2], 'r', 'b'))
 local done = redis.pcall('XSETID', KEYS[1], unpack(ARGV))

@@ -89,6 +89,7 @@ NO_NAMES: Final = frozenset(
         "expires_at_ms",
         "first",
         "first_id",
+        "gap",
         "generation",
         "groups",
         "idle_ms",
