@@ -80,6 +80,12 @@ class RateLimiter:
         """Whether this caller has a limit."""
         return (principal.rates or self.rates) != NO_RATES
 
+    def count_failure(self, address: str) -> None:
+        """Count a refusal of what came without credentials as wrong ones, unless there were too many."""
+        rate, key, now_s = self._failures, address_key(address), self.monotonic()
+        if rate is not None and not self._failed.wait_s(key, rate, 1, now_s):
+            self._failed.take_tokens(key, rate, 1, now_s)
+
     @contextmanager
     def counting_failures(self, address: str) -> Iterator[None]:
         """Count it against the address if the credentials that are checked inside are wrong.

@@ -240,7 +240,8 @@ class Settings(BaseSettings, Bounds):
     )
     rate_failures: CountRate = Field(
         "50/s burst 500",
-        description="wrong tokens from one address; further ones are refused unseen; empty: no limit",
+        description="wrong tokens, and commands before AUTH, from one address; further tokens are refused "
+        "unseen; empty: no limit",
     )
 
     rewrite_growth_percent: int = Field(
@@ -271,7 +272,7 @@ class Settings(BaseSettings, Bounds):
         30,
         ge=0.1,
         le=3_600,
-        description="maximum time for a request, or for a message of a socket, in seconds",
+        description="maximum time for a request, a message of a socket or a Redis command, in seconds",
     )
     stall_s_max: float = Field(
         30,

@@ -36,6 +36,7 @@ from app.http.responses import (
     Scope,
 )
 from app.live.stalls import STALL_S_MAX
+from app.live.turns import slice_of
 from app.live.waiting import Departure
 from app.transport.descriptors import Descriptors
 
@@ -47,7 +48,7 @@ _ASGI: Final = {"version": "3.0", "spec_version": "2.3"}
 DESCRIPTORS: Final = Descriptors()
 
 # Parsing a request takes as long as answering a simple one, and many small ones fit into what is received at
-# once: so much is parsed before others have a turn, and more where it holds one request at most.
+# once: so much is parsed before others have a turn, and more where it is the rest of one body.
 _SLICE_BYTES_MIN: Final = 4 << 10
 _SLICE_BYTES_MAX: Final = 64 << 10
 
@@ -73,7 +74,6 @@ class HttpConnection(Client):
         self._last: AsgiRequest | None = None
         self._answered: AsgiRequest | None = None
         self._pipeline: deque[AsgiRequest] = deque()
-        self._slice_bytes = _SLICE_BYTES_MIN
         # Of a handshake: the bytes behind it, which are not HTTP.
         self._behind: bytes | None = None
         # A request arrives whose head was read in front of the parser.
@@ -174,18 +174,18 @@ class HttpConnection(Client):
     # --- what arrives ---------------------------------------------------------------------------------------
 
     def _parse_slices(self, data: bytes) -> None:
-        """Parse until several requests have begun; parse on once they are answered and others had a turn."""
-        has_several = False
-        while data and not has_several:
-            piece, data = data[: self._slice_bytes], data[self._slice_bytes :]
+        """Parse until several requests have begun, or for a while; parse on once they are answered and others
+        had a turn.
+        """
+        has_several, has_time = False, slice_of(self.service.monotonic)
+        while data and not has_several and has_time():
+            slice_bytes = max(min(self._parser.left_bytes, _SLICE_BYTES_MAX), _SLICE_BYTES_MIN)
+            piece, data = data[:slice_bytes], data[slice_bytes:]
             behind = self._parse(piece)
             if self._parser.handshake is not None and not self._is_refused:
                 self._upgrade(behind + data)
                 return
             has_several = self._parser.begun > 1 or bool(self._pipeline)
-            self._slice_bytes = (
-                _SLICE_BYTES_MIN if has_several else min(2 * self._slice_bytes, _SLICE_BYTES_MAX)
-            )
         if data:
             self.backlog += data
             self.pause_reading()

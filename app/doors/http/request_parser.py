@@ -61,6 +61,10 @@ class RequestParser:
     def __init__(self, sink: RequestSink, head_bytes_max: int) -> None:
         self._sink = sink
         self._head_bytes_max = head_bytes_max
+        # What came of a body, handed on as one however short its chunks are: what httptools calls here is no
+        # function of Python.
+        self._body: list[bytes] = []
+        self.on_body = self._body.append
         self._parser = httptools.HttpRequestParser(self)
         # A request behind one that asks to close is read: it may have been sent before its answer.
         self._parser.set_dangerous_leniencies(lenient_data_after_close=True)
@@ -76,6 +80,8 @@ class RequestParser:
         # Of the last request that has begun.
         self.is_over = True
         self.is_head_over = False
+        # What a body of known length still lacks.
+        self.left_bytes = 0
         # Requests that have begun within the bytes that were fed last.
         self.begun = 0
         # The request to speak WebSocket, once it has come.
@@ -92,6 +98,7 @@ class RequestParser:
         awaits_body = self.is_head_over and not was_over
         self.begun, self._has_body_come = 0, False
         behind = self._feed(data)
+        self._hand_body_on()
         # The head goes on: what the parser holds back of a long header counts too, unless these bytes are of
         # an earlier request as well.
         if self._head_bytes and (not self.begun or (was_over and self.begun == 1)):
@@ -130,6 +137,16 @@ class RequestParser:
                 detail = "nothing stands behind an upgrade that is not taken"
                 raise RefusalError("malformed_request", detail) from None
         return b""
+
+    def _hand_body_on(self) -> None:
+        """Hand on what came of the body; a handshake's is ignored."""
+        if self._body:
+            self._has_body_come = True
+            body = b"".join(self._body)
+            self._body.clear()
+            self.left_bytes = max(0, self.left_bytes - len(body))
+            if self.handshake is None:
+                self._sink.receive_body(body)
 
     @property
     def _too_large(self) -> RefusalError:
@@ -175,6 +192,7 @@ class RequestParser:
             raise _AmbiguousError
         self._head_bytes = 0
         self.is_head_over = True
+        self.left_bytes = int(dict(self._headers).get(b"content-length", b"0"))
         # HTTP/1.0 knows neither (RFC 9110, 10.1.1).
         is_new = version != "1.0"
         head = RequestHead(
@@ -190,14 +208,9 @@ class RequestParser:
         else:
             self._sink.begin_request(head)
 
-    def on_body(self, body: bytes) -> None:
-        """Hand on a part of the body; a handshake's is ignored."""
-        self._has_body_come = True
-        if self.handshake is None:
-            self._sink.receive_body(body)
-
     def on_message_complete(self) -> None:
         """Note the last byte of a request."""
+        self._hand_body_on()
         if self.handshake is None:
             self._sink.end_request()
         self.is_over = True

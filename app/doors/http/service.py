@@ -61,6 +61,7 @@ class HttpService:
         self.refuse = refuse
         self.websocket = websocket
         self.faults = faults
+        self.monotonic = clock.monotonic
         self.connections: set[ServedConnection] = set()
         self.tasks: set[asyncio.Task[None]] = set()
         self._headers = ServerHeaders(clock)

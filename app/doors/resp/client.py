@@ -37,6 +37,7 @@ class RespClient:
         "name",
         "principal",
         "protocol",
+        "refusals",
         "subscriptions",
         "transaction",
         "watched",
@@ -48,6 +49,8 @@ class RespClient:
         self.local_address = local_address
         self.created_s = self.last_used_s = now_s
         self.principal: Principal | None = None
+        # How often it was refused while it was not known.
+        self.refusals = 0
         self.protocol: Protocol = 2
         self.name = b""
         self.library = b""

@@ -44,6 +44,8 @@ _ALIKE_MIN: Final = 4
 _ALIKE_MAX: Final = 250
 # What ends something gives the gateway less to do.
 _ENDING: Final = frozenset({b"discard", b"quit", b"reset", b"unwatch"})
+# What brings a token.
+_WITH_TOKEN: Final = frozenset({"auth", "hello"})
 # BLOCK 0 waits as long as the client does.
 _FOREVER_MS: Final = 10 * 365 * 24 * 3_600_000
 # To find a member in its class takes Python 3.11 a third of a microsecond.
@@ -250,7 +252,16 @@ class CommandQueue:
         """
         return errors.unrepeated(refusal) if self._is_part or self._commands else refusal
 
-    def _refuse(self, refusal: EngineError, name: str = "", number: int = 1) -> bytes:
+    def _refuse(self, refusal: EngineError | RefusalError, name: str = "", number: int = 1) -> bytes:
+        """Refuse commands. Those of a client that is not known count as wrong tokens do."""
+        if isinstance(refusal, RefusalError):
+            refusal = in_words_of_redis(refusal)
+        client, limiter = self._client, self._port.gateway.limits.rates
+        if client.principal is None:
+            client.refusals += 1
+            # A wrong token was counted when it was looked at.
+            if limiter is not None and not (name in _WITH_TOKEN and refusal.code == "unauthenticated"):
+                limiter.count_failure(client.host)
         return self._account.refuse(self._told(refusal), name, number)
 
     def _finish_awaited(self, name: str, done: "asyncio.Future[bytes]") -> None:
@@ -264,10 +275,8 @@ class CommandQueue:
             if name:
                 self._account.note_end(name, sent_bytes=len(written))
             self._finish(written)
-        elif isinstance(error, EngineError):
+        elif isinstance(error, EngineError | RefusalError):
             self._finish(self._refuse(error, name))
-        elif isinstance(error, RefusalError):
-            self._finish(self._refuse(in_words_of_redis(error), name))
         else:
             self._link.fail(error)
 
@@ -281,11 +290,8 @@ class CommandQueue:
         try:
             self._take(words)
             written = self._run_alone(words)
-        except EngineError as refusal:
-            self._link.put(self._account.refuse(refusal, name))
-            return
-        except RefusalError as refusal:
-            self._link.put(self._account.refuse(in_words_of_redis(refusal), name))
+        except (EngineError, RefusalError) as refusal:
+            self._link.put(self._refuse(refusal, name))
             return
         if written is not None and not isinstance(written, bytes):
             self._await(written, name=name)
@@ -360,7 +366,7 @@ class CommandQueue:
                 blocked.cancel()
                 self._finish(self._account.refuse(refusal, parsed.name))
             elif isinstance(reply, RefusalError):
-                self._finish(self._refuse(in_words_of_redis(reply), parsed.name))
+                self._finish(self._refuse(reply, parsed.name))
             elif isinstance(reply, EngineError):
                 self._finish_with(self._runner.write, (parsed, self._told(reply)))
             elif redis.is_laborious([reply]):

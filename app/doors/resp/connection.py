@@ -47,6 +47,8 @@ _READ_BYTES_MAX: Final = 32 << 10
 # Clients send a pipeline before they read: as much may wait for one, where memory is not short.
 _OUTPUT_BYTES_MAX: Final = 1 << 20
 
+# Refusals of a client that is not known: more than one needs that finds out what is spoken here.
+_REFUSALS_MAX: Final = 16
 # Commands after which other connections have their turn: less than a millisecond, if they are small.
 _COMMANDS_AT_ONCE_MAX: Final = 100
 _FAULT: Final = wire.error("ERR something went wrong in the gateway")
@@ -105,15 +107,35 @@ class RespConnection(Client):
 
     def _await_token(self) -> None:
         """Close soon unless the client is known by then."""
-        self.begin_deadline(self._port.auth_s_max, self._check_known)
+        if self.client.principal is None and not self.has_deadline:
+            self.begin_deadline(self._port.auth_s_max, self._end_unknown)
 
-    def _check_known(self) -> None:
-        if self.client.principal is None and self._turn.is_waiting:
+    def _end_unknown(self) -> None:
+        if self._turn.is_waiting:
             # Its token may be among the bytes that wait for their turn.
             self._await_token()
-        elif self.client.principal is None:
+        else:
             sentence = f"NOAUTH no token came within {self._port.auth_s_max:g} s"
             self.end(self.account.refuse(EngineError("unauthenticated", sentence)))
+
+    def _time_command(self) -> None:
+        """Limit the time of a command that has begun to arrive: it uses memory until it is whole."""
+        if self.client.principal is None or self._ended:
+            return
+        if not self._reader.waiting_bytes:
+            self.end_deadline()
+        elif not self.has_deadline:
+            last_used_s = self.client.last_used_s
+            self.begin_deadline(self._port.request_s_max, lambda: self._end_late_command(last_used_s))
+
+    def _end_late_command(self, last_used_s: float) -> None:
+        is_late = self.client.last_used_s == last_used_s and self._is_free() and not self._has_input()
+        if is_late and self._reader.waiting_bytes:
+            sentence = f"ERR a command arrives within {self._port.request_s_max:g} s"
+            self.end(self.account.refuse(EngineError("request_timeout", sentence)))
+        else:
+            # Another command than the one that was timed, or the gateway has not read on.
+            self._time_command()
 
     def data_received(self, data: bytes) -> None:
         """Bytes have arrived."""
@@ -247,12 +269,15 @@ class RespConnection(Client):
         if principal.prefix != self.client.prefix:
             self.subscriptions.leave(self.subscriber)
             self.client.end_transaction()
-        self.client.principal = principal
+        self.client.principal, self.client.refusals = principal, 0
+        self.end_deadline()
         self._count_for_caller()
         self._access.follow(principal)
 
     def log_out(self) -> None:
         """Forget everything that the client has said and begun."""
+        if self.client.principal is not None:
+            self.end_deadline()
         self._access.forget()
         self.subscriptions.leave(self.subscriber)
         self.client.forget()
@@ -316,10 +341,15 @@ class RespConnection(Client):
         before = self._port.commands_run
         has_time = slice_of(self._monotonic)
         try:
-            while self._is_free() and self._has_input() and self._turn.may_go_on() and self._has_command():
+            while (
+                self._is_free()
+                and self._has_input()
+                and self._turn.may_go_on()
+                and self._has_command(has_time)
+            ):
                 self._work.begin()
                 many = self._port.commands_run - before >= _COMMANDS_AT_ONCE_MAX or not has_time()
-                if many and self._is_free() and (self._reader.commands or self.backlog):
+                if many and self._is_free() and self._has_input():
                     # Others have their turn.
                     self._work.pause()
         except Exception as error:  # noqa: BLE001 - the client would take it for a disconnect that it caused
@@ -328,26 +358,34 @@ class RespConnection(Client):
             self._going = False
         if self.input is not None and self._reader.announced_bytes <= FREE_BYTES:
             self.hold_commands()
+        if self.client.refusals >= _REFUSALS_MAX:
+            sentence = (
+                f"NOAUTH {_REFUSALS_MAX} commands came without a token: connect again, and send AUTH first"
+            )
+            self.end(self.account.refuse(EngineError("unauthenticated", sentence)))
+        self._time_command()
         self._flush()
         self.end_if_idle()
 
     def _is_free(self) -> bool:
-        return not (self._work.is_busy or self.has_unsent or self._ended)
+        is_stranger = self.client.refusals >= _REFUSALS_MAX
+        return not (self._work.is_busy or self.has_unsent or self._ended or is_stranger)
 
     def _has_input(self) -> bool:
         reader = self._reader
-        return bool(reader.commands or self.backlog or reader.waiting_bytes or reader.error)
+        return bool(reader.commands or self.backlog or reader.may_read_on or reader.error)
 
-    def _has_command(self) -> bool:
-        """Whether a whole command is there; reads what has arrived."""
+    def _has_command(self, has_time: Callable[[], bool]) -> bool:
+        """Whether a whole command is there; reads what has arrived, while there is time."""
         reader = self._reader
         is_known = self.client.principal is not None
         limits = self._port.request_limits if is_known else UNAUTHENTICATED
-        while not reader.commands and reader.error is None and (self.backlog or reader.waiting_bytes):
+        while not reader.commands and reader.error is None and (self.backlog or reader.may_read_on):
+            if not has_time():
+                self._work.pause()
+                return False
             self._work.is_mixed = False
-            reader.feed(self._take_waiting(), limits)
-            if not self.backlog:
-                break
+            reader.feed(self._take_waiting(), limits, has_time)
         if reader.announced_bytes > FREE_BYTES:
             try:
                 self.hold_commands()

@@ -35,6 +35,7 @@ class Port:
         self.request_limits = RequestLimits(gateway.limits.commands.words_max, settings.body_bytes_max)
         self.is_embedded = settings.is_embedded
         self.auth_s_max = AUTH_S_MAX
+        self.request_s_max = settings.request_s_max
         self.stall_s_max = min(STALL_S_MAX, settings.stall_s_max)
         self.connections: dict[int, Link] = {}
         self.draining = False

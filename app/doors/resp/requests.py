@@ -19,6 +19,7 @@ behind the whole ones, takes what hiredis saves.
 
 import re
 from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -34,6 +35,10 @@ INLINE_BYTES_MAX: Final = 64 << 10
 UNAUTHENTICATED_WORDS_MAX: Final = 10
 UNAUTHENTICATED_BYTES_MAX: Final = 16 << 10
 _COUNT: Final = re.compile(rb"-?[0-9]{1,10}")
+# Blank lines, and counts of no words: nothing is asked, however many come.
+_NOTHING: Final = re.compile(rb"(?:[ \t\v\f\r]*+\n|\*(?:0{1,10}|-[0-9]{1,10})\r?\n)*+")
+# Headers and words that are read between two looks at the clock: less than a tenth of a millisecond.
+_STEPS_A_LOOK: Final = 64
 # What separates the words of an inline command, and what a quoted one may hold.
 _INLINE_WORD: Final = re.compile(
     rb"""\s*(?:"((?:[^"\\]|\\.)*)"(?=\s|$)|'((?:[^'\\]|\\.)*)'(?=\s|$)|([^\s"']\S*))""", re.DOTALL
@@ -57,6 +62,10 @@ class RequestLimits(msgspec.Struct, frozen=True):
 UNAUTHENTICATED: Final = RequestLimits(UNAUTHENTICATED_WORDS_MAX, UNAUTHENTICATED_BYTES_MAX, False)  # noqa: FBT003 - a struct's field
 
 
+def _always() -> bool:
+    return True
+
+
 class RequestReader:
     """The commands of one connection: `feed` bytes, take from `commands`.
 
@@ -70,9 +79,9 @@ class RequestReader:
         self.error: ProtocolError | None = None
         self._walker: _Walker | None = None
 
-    def feed(self, data: bytes, limits: RequestLimits) -> None:
+    def feed(self, data: bytes, limits: RequestLimits, has_time: Callable[[], bool] = _always) -> None:
         """Read the commands in `data`, which continues what was fed before. Before AUTH, it stops behind each
-        command: the next may be read under other limits, by `feed(b"", …)`.
+        command: the next may be read under other limits, by `feed(b"", …)`. Without time it stops too.
         """
         if self.error is not None:
             return
@@ -85,7 +94,7 @@ class RequestReader:
                 if not data:
                     return
                 self._walker = _Walker()
-            if self._walker.walk(data, self.commands, limits):
+            if self._walker.walk(data, self.commands, limits, has_time):
                 self._walker = None
         except ProtocolError as error:
             self.error, self._walker = error, None
@@ -94,6 +103,11 @@ class RequestReader:
     def waiting_bytes(self) -> int:
         """The bytes that wait for the rest of their command, or to be read."""
         return 0 if self._walker is None else self._walker.waiting_bytes
+
+    @property
+    def may_read_on(self) -> bool:
+        """Whether there may be a command in what waits."""
+        return self._walker is not None and self._walker.may_read_on
 
     @property
     def announced_bytes(self) -> int:
@@ -154,9 +168,11 @@ def _has_lengths(headers: list[bytes], words: list[bytes]) -> bool:
 class _Walker:
     """Reads header by header, and goes on where the last read ended."""
 
-    __slots__ = ("_at", "_bytes", "_data", "_left", "_length", "_words")
+    __slots__ = ("_at", "_bytes", "_data", "_left", "_length", "_words", "may_read_on")
 
     def __init__(self) -> None:
+        # Whether it has stopped before it had to.
+        self.may_read_on = False
         self._data = bytearray()
         self._at = 0
         # The words that are still to come, 0 between two commands; and the length of the next, if known.
@@ -184,14 +200,19 @@ class _Walker:
         """What was not read."""
         return bytes(self._data)
 
-    def walk(self, data: bytes, commands: deque[Words], limits: RequestLimits) -> bool:
+    def walk(
+        self, data: bytes, commands: deque[Words], limits: RequestLimits, has_time: Callable[[], bool]
+    ) -> bool:
         """Read `data`; return whether it ended with a command. Raises ProtocolError."""
         self._data += data
-        while self._step(commands, limits):
-            if commands and not limits.authenticated:
-                break
+        steps, self.may_read_on = 0, False
+        while not self.may_read_on and self._step(commands, limits):
+            steps += 1
+            is_late = steps % _STEPS_A_LOOK == 0 and not has_time()
+            self.may_read_on = is_late or (bool(commands) and not limits.authenticated)
         del self._data[: self._at]
         self._at = 0
+        self.may_read_on &= bool(self._data)
         return not self._data and not self._left
 
     def _step(self, commands: deque[Words], limits: RequestLimits) -> bool:
@@ -217,6 +238,11 @@ class _Walker:
             self._left = _count(line, limits)
         elif words := split_inline(line):
             commands.append(words)
+            return True
+        if not self._left:
+            nothing = _NOTHING.match(self._data, self._at)
+            assert nothing is not None, "it may be nothing"
+            self._at = nothing.end()
         return True
 
     def _take_word(self, commands: deque[Words]) -> bool:
@@ -262,18 +288,21 @@ def _length(line: bytes, limits: RequestLimits, before: int) -> int:
 
 def split_inline(line: bytes) -> Words:
     """The words of an inline command, quoted ones with the escapes of Redis. Raises ProtocolError."""
+    if b'"' not in line and b"'" not in line:
+        return line.split()
     words: Words = []
     at, end = 0, len(line.rstrip())
-    while at < end:
-        found = _INLINE_WORD.match(line, at)
-        if found is None:
-            raise ProtocolError("unbalanced quotes in request")
+    for found in _INLINE_WORD.finditer(line, 0, end):
+        if found.start() != at:
+            break
         double, single, bare = found.groups()
         if double is not None:
             words.append(_ESCAPE.sub(_unescape, double))
         else:
             words.append(single.replace(b"\\'", b"'") if single is not None else bare)
         at = found.end()
+    if at != end:
+        raise ProtocolError("unbalanced quotes in request")
     return words
 
 

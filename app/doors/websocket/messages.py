@@ -46,21 +46,21 @@ def plain_text(data: bytes | bytearray, at: int, bytes_max: int) -> tuple[bytes,
 class FrameEnds:
     """Where frames end in bytes that come in pieces."""
 
-    __slots__ = ("_head", "_left_bytes")
+    __slots__ = ("_head", "left_bytes")
 
     def __init__(self) -> None:
         # The beginning of a frame's head, and what is missing of one whose head was there.
         self._head = b""
-        self._left_bytes = 0
+        self.left_bytes = 0
 
     @property
     def is_between(self) -> bool:
         """Whether the next byte begins a frame."""
-        return not self._left_bytes and not self._head
+        return not self.left_bytes and not self._head
 
     def follow(self, piece: bytes) -> None:
         """Go on to the end of this piece."""
-        at = self._left_bytes
+        at = self.left_bytes
         if self._head:
             piece = self._head + piece
             self._head = b""
@@ -74,7 +74,7 @@ class FrameEnds:
             if length >= _TWO_BYTES:
                 length = int.from_bytes(piece[at + 2 : at + head_bytes - 4])
             at += head_bytes + length
-        self._left_bytes = max(0, at - size)
+        self.left_bytes = max(0, at - size)
 
 
 class MessageParts:

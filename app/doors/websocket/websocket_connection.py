@@ -29,9 +29,10 @@ from engine import EngineError
 
 # Parsing a frame takes about ten microseconds; this many bytes hold at most 700 of the smallest frames.
 _SLICE_BYTES_MIN: Final = 4 << 10
-# Of large frames, more bytes are parsed at once.
+# Of what is missing of a large frame, more bytes are parsed at once.
 _SLICE_BYTES_MAX: Final = 64 << 10
-_FEW_FRAMES: Final = 8
+# Plain texts that are taken before others have their turn.
+_TEXTS_AT_ONCE_MAX: Final = 8
 # Pings, pongs and fragments, which cost and carry nothing or little: at once, and a second in the long run.
 _SMALL_FRAMES_MAX: Final = 1_000
 _SMALL_FRAMES_A_S: Final = 500
@@ -166,7 +167,6 @@ class WebSocketConnection(Client):
         "_protocol",
         "_sent_at_pause",
         "_service",
-        "_slice_bytes",
         "_small_frames",
         "_state",
         "close_sent",
@@ -190,7 +190,6 @@ class WebSocketConnection(Client):
         # Messages that were complete, and what the library has of one that is not.
         self._messages = 0
         self._message_bytes = 0
-        self._slice_bytes = _SLICE_BYTES_MIN
         self._small_frames = float(_SMALL_FRAMES_MAX)
         self._counted_at = self.loop.time()
         self._sent_at_pause = 0
@@ -381,7 +380,7 @@ class WebSocketConnection(Client):
         or message on.
         """
         at = 0
-        for _ in range(_FEW_FRAMES):
+        for _ in range(_TEXTS_AT_ONCE_MAX):
             # A listener that closes the connection clears the backlog.
             found = plain_text(data, at, self.limits.message_bytes_max)
             if found is None or self.close_sent or not self._may_read() or not self._expects_message():
@@ -410,7 +409,8 @@ class WebSocketConnection(Client):
             taken = self._take_messages(self.backlog)
             del self.backlog[:taken]
             if not taken and self.backlog:
-                self._feed_library(self.take_backlog(self._slice_bytes))
+                rest_bytes = min(self._ends.left_bytes, _SLICE_BYTES_MAX)
+                self._feed_library(self.take_backlog(max(rest_bytes, _SLICE_BYTES_MIN)))
         self._feeding = False
         self._hold_arrived()
         self._read_on()
@@ -427,8 +427,6 @@ class WebSocketConnection(Client):
         self._protocol.receive_data(piece)
         frames = cast("Sequence[Frame]", self._protocol.events_received())
         written = self._protocol.data_to_send()
-        few = len(frames) <= _FEW_FRAMES
-        self._slice_bytes = min(2 * self._slice_bytes, _SLICE_BYTES_MAX) if few else _SLICE_BYTES_MIN
         # The library ends a connection after a close frame, or because of what is no WebSocket.
         has_failed = SEND_EOF in written and not (frames and frames[-1].opcode is Opcode.CLOSE)
         ending = b"".join([one for one in written if one.startswith(_CLOSE)])

@@ -1,13 +1,15 @@
 """What a client with a narrow token tries over the port: to see, watch or burden what is not its own."""
 
 import asyncio
-from typing import Any
+from typing import Any, Final
 
 import pytest
+from pydantic import SecretStr
 
 from app.auth import Grant, TokenPolicy, tokens
 from engine import SystemClock
-from tests.app.resp.conftest import TestedPort, Wire
+from tests.app.resp.conftest import TestedPort, Wire, until
+from tests.engine.clocks import HandClock, settle
 
 NOPERM = "-NOPERM No permissions to access a key"
 
@@ -152,3 +154,95 @@ async def test_a_client_that_ends_itself_by_a_filter_gets_their_number(open_port
     _, (root,) = await clients(open_port, "*:*")
     assert await root.call("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "no") == 1
     assert await root.ended()
+
+
+# Whatever is refused to a client that is not known, in both forms.
+REFUSED: Final = {
+    "commands": b"*1\r\n$4\r\nPING\r\n",
+    "commands in words": b"XLEN s\r\n",
+    "unknown commands": b"x\r\n",
+    "nothing": b'""\r\n',
+    "commands about the connection": b"CLIENT ID\r\n",
+    "HELLO": b"HELLO 3\r\n",
+    "AUTH without a token": b"AUTH\r\n",
+    "wrong tokens": b"AUTH weir_wrong\r\n",
+    "wrong tokens in HELLO": b"HELLO 3 AUTH default weir_wrong\r\n",
+}
+
+
+@pytest.mark.parametrize("sent", REFUSED.values(), ids=REFUSED)
+async def test_a_client_that_is_not_known_is_refused_sixteen_times(open_port: Any, sent: bytes) -> None:
+    """A last one says what to do, and the connection ends. Each counts as a wrong token of its address."""
+    port, (known,) = await clients(
+        open_port, "*:*", clock=HandClock(), root_token=SecretStr("x" * 24), rate_failures="1/s burst 20"
+    )
+    for refusals in (16, 16):
+        stranger = await port.connect()
+        stranger.writer.write(sent * 100)
+        replies = (await stranger.reader.read()).split(b"\r\n")[:-1]
+        assert len(replies) == refusals + 1
+        assert all(reply.startswith(b"-") for reply in replies)
+        assert replies[-1].startswith(b"-NOAUTH 16 commands came without a token: connect again")
+    late = await port.connect()
+    assert "too many wrong credentials" in str(await late.call("AUTH", "weir_wrong"))
+    assert await known.call("PING") == "PONG"
+
+
+async def test_a_client_that_was_refused_may_still_show_its_token(open_port: Any) -> None:
+    """What was refused before is forgotten then. `RESET` gives a stranger no more time."""
+    clock, loop = HandClock(), asyncio.get_running_loop()
+    clock.drive(loop)
+    made = tokens.create((Grant.parse("*:*"),))
+    port = await open_port(TokenPolicy([made.token], lambda: 0.0), clock=clock)
+    wire, stranger = await port.connect(), await port.connect()
+    for _ in range(2):
+        for _ in range(15):
+            assert str(await wire.call("PING")).startswith("-NOAUTH")
+        assert await wire.call("AUTH", made.text) == "OK"
+        assert await wire.call("PING") == "PONG"
+        assert await wire.call("RESET") == "RESET"
+    for _ in range(4):
+        assert await stranger.call("RESET") == "RESET"
+        clock.pass_ms(3_000)
+    assert await stranger.reply() == "-NOAUTH no token came within 10 s"
+    clock.let_be(loop)
+
+
+BEGUN: Final = [b"*", b"*2\r\n$4\r\nXLEN\r\n$1\r\n", b"XLE", b"*1\r\n$100000\r\nxxx", b"*3\r\n$4\r\nXL"]
+
+
+@pytest.mark.parametrize("begun", BEGUN)
+async def test_a_command_that_drips_has_the_time_of_a_request(open_port: Any, begun: bytes) -> None:
+    """From its first byte on, each anew: also behind whole ones, and not while the gateway reads nothing."""
+    clock, loop = HandClock(), asyncio.get_running_loop()
+    clock.drive(loop)
+    port = await open_port(clock=clock, request_s_max=2)
+    whole = b"*2\r\n$4\r\nXLEN\r\n$1\r\ns\r\n"
+    wire = await port.connect()
+    for _ in range(4):
+        wire.writer.write(whole[:5])
+        await settle()
+        clock.pass_ms(1_500)
+        wire.writer.write(whole[5:])
+        assert await wire.reply() == 0
+    wire.writer.write(whole + begun[:1])
+    assert await wire.reply() == 0
+    for at in range(1, len(begun)):
+        clock.pass_ms(1_900 // len(begun))
+        wire.writer.write(begun[at : at + 1])
+        await settle()
+    clock.pass_ms(2_000)
+    assert await wire.reply() == "-ERR a command arrives within 2 s"
+    assert await wire.ended()
+    blocked = await port.connect()
+    blocked.send("XREAD", "BLOCK", 10_000, "STREAMS", "s", "$")
+    await until(lambda: port.gateway.waits.count == 1)
+    blocked.writer.write(begun)
+    await settle()
+    clock.pass_ms(9_000)
+    await settle()
+    clock.pass_ms(1_000)
+    assert await blocked.reply() is None
+    clock.pass_ms(2_000)
+    assert await blocked.reply() == "-ERR a command arrives within 2 s"
+    clock.let_be(loop)
