@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 
 import pytest
 import uvloop
@@ -103,6 +103,10 @@ async def listening(directory: Path, work: Work) -> AsyncIterator[int]:
         yield server.sockets[0].getsockname()[1]
     finally:
         server.close()
+        left: set[Any] = {*http.service.connections}
+        for connection in left:
+            # What it has not read yet would take a while.
+            connection.transport.abort()
         await resp.close()
         await asyncio.gather(*http.service.tasks, return_exceptions=True)
         while not http.service.is_over:  # noqa: ASYNC110 - there is no event for it

@@ -547,7 +547,7 @@ class WebSocketConnection(Client):
 
     def _hold_arrived(self) -> None:
         """Hold what has arrived and was not handled. Without room, close."""
-        if self._listener is None or self._lingering:
+        if self._listener is None or self._lingering or self.is_lost:
             return
         size = len(self.backlog) + self._message_bytes + self._listener.waiting_bytes
         if size <= FREE_BYTES:
