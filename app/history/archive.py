@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from app.history.groups import Deleted, Keys, key_of
+from app.history.groups import Deleted, key_of
 from engine import Clock
 from pyspark_weir import ids
 from pyspark_weir.ids import EntryId
@@ -21,6 +21,7 @@ from pyspark_weir.table import deletions
 from pyspark_weir.table.files import DataFile
 from pyspark_weir.table.ranges import StreamKey
 from pyspark_weir.table.root import ArchiveRoot
+from pyspark_weir.table.schema import Keys
 from pyspark_weir.table.table import ArchiveTable, EntryFilter
 
 REFRESH_S: Final = 5.0

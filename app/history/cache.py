@@ -8,13 +8,14 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from app.history.groups import Deleted, Group, encode_group, read_group
+from app.history.groups import COLUMNS, Deleted, Group, encode_group
 from pyspark_weir.errors import ArchiveDamagedError
-from pyspark_weir.table.files import DataFile, read_footer
+from pyspark_weir.table.files import DataFile
 from pyspark_weir.table.log import STORAGE_ERRORS
+from pyspark_weir.table.parquet import Footer, read_footer, read_group, reading
 from pyspark_weir.table.root import ArchiveRoot
 
 T = TypeVar("T")
@@ -50,10 +51,10 @@ class Next(NamedTuple):
     size: int
 
 
-class Footer(NamedTuple):
-    """A file's metadata, as Parquet has it, and what its groups may hold."""
+class GroupIndex(NamedTuple):
+    """A file's footer, and what its groups may hold."""
 
-    metadata: Any
+    footer: Footer
     edges: tuple[Edges, ...]
     # The least and the greatest stream of each group; None where statistics may be cut.
     streams: tuple[tuple[str, str] | None, ...]
@@ -131,18 +132,18 @@ class FileCache:
         self._ahead_max = threads // 2
         self._ahead: set[asyncio.Task[None]] = set()
         self.groups: Shared[Group] = Shared(bytes_max, self._threads, lambda group: group.size)
-        self._footers: Shared[Footer] = Shared(
-            _FOOTERS_BYTES_MAX, self._threads, lambda footer: footer.metadata.serialized_size
+        self._indexes: Shared[GroupIndex] = Shared(
+            _FOOTERS_BYTES_MAX, self._threads, lambda index: 2 * len(index.footer.raw)
         )
 
     def close(self) -> None:
         """Read no more."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    async def footer(self, file: DataFile) -> Footer:
+    async def index(self, file: DataFile) -> GroupIndex:
         """What a file's groups may hold. Raises ArchiveDamagedError."""
-        found = self._footers.get(file.path)
-        return found or await self._footers.make(file.path, lambda: _footer(self._root, file))
+        found = self._indexes.get(file.path)
+        return found or await self._indexes.make(file.path, lambda: _index(self._root, file))
 
     async def group(self, file: DataFile, number: int, deleted: Deleted) -> Group:
         """A row group without what is deleted. Raises ArchiveDamagedError."""
@@ -150,10 +151,8 @@ class FileCache:
         found = self.groups.get(key)
         if found is not None and deleted.are_left_out_of(found):
             return found
-        metadata = (await self.footer(file)).metadata
-        return await self.groups.make(
-            key, lambda: encode_group(read_group(self._root, file.path, metadata, number), deleted)
-        )
+        footer = (await self.index(file)).footer
+        return await self.groups.make(key, lambda: _encoded(self._root, file.path, footer, number, deleted))
 
     async def settle(self) -> None:
         """Wait for what is being read ahead."""
@@ -175,7 +174,7 @@ class FileCache:
         file, number = next_one.file, next_one.number
         with suppress(ArchiveDamagedError, *STORAGE_ERRORS):
             if number is None:
-                groups = (await self.footer(file)).groups(next_one.stream, 0, _ID_MAX)
+                groups = (await self.index(file)).groups(next_one.stream, 0, _ID_MAX)
                 if not groups:
                     return
                 number = groups[-1 if next_one.reverse else 0].number
@@ -184,8 +183,30 @@ class FileCache:
                 await self.group(file, number, deleted)
 
 
-def _footer(root: ArchiveRoot, file: DataFile) -> Footer:
-    metadata = read_footer(root, file.path)
+def _index(root: ArchiveRoot, file: DataFile) -> GroupIndex:
+    footer = read_footer(root, file.path)
+    with _damages(file.path, footer):
+        return GroupIndex(footer, *_edges(footer.metadata, is_ours=file.is_ours))
+
+
+def _encoded(root: ArchiveRoot, path: str, footer: Footer, number: int, deleted: Deleted) -> Group:
+    rows = read_group(root, path, footer, number, COLUMNS)
+    with _damages(path, footer):
+        return encode_group(rows, deleted)
+
+
+def _damages(path: str, footer: Footer) -> AbstractContextManager[None]:
+    """What a file without checksums holds may be anything: what cannot be read is a damage then, and no
+    fault of this program.
+    """
+    return nullcontext() if footer.is_checked else reading(path)
+
+
+def _edges(
+    metadata: Any,  # noqa: ANN401 - pyarrow has no types
+    *,
+    is_ours: bool,
+) -> tuple[tuple[Edges, ...], tuple[tuple[str, str] | None, ...]]:
     places = {metadata.schema.column(place).path: place for place in range(metadata.num_columns)}
     edges, streams = [], []
     for number in range(metadata.num_row_groups):
@@ -196,6 +217,6 @@ def _footer(root: ArchiveRoot, file: DataFile) -> Footer:
         low, high = (int(of_ids.min, 16), int(of_ids.max, 16)) if has_ids else (0, _ID_MAX)
         edges.append(Edges(number, low, high))
         # Other writers cut long names.
-        is_exact = file.is_ours and of_streams is not None and of_streams.has_min_max
+        is_exact = is_ours and of_streams is not None and of_streams.has_min_max
         streams.append((of_streams.min, of_streams.max) if is_exact else None)
-    return Footer(metadata, tuple(edges), tuple(streams))
+    return tuple(edges), tuple(streams)

@@ -15,19 +15,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from engine import entries
-from pyspark_weir.table.files import reading
 from pyspark_weir.table.ranges import ENTRY_KEYS, StreamKey
 from pyspark_weir.table.reading import condition_of
-from pyspark_weir.table.root import ArchiveRoot
+from pyspark_weir.table.schema import IN_FILES, Keys, keys_of
 from pyspark_weir.table.table import EntryFilter
 
-Keys = npt.NDArray[np.bytes_]
-
-_COLUMNS: Final = (*ENTRY_KEYS, "id", "fields")
-_KEY: Final = pa.binary(32)
+# What is read of a file.
+COLUMNS: Final = pa.schema([IN_FILES.field(name) for name in (*ENTRY_KEYS, "id", "fields")])
 _to_json: Final = msgspec.json.Encoder().encode
 # What JSON writes otherwise.
 _SPECIAL: Final = r'["\\\x00-\x1f]'
@@ -86,7 +82,7 @@ class Deleted(NamedTuple):
     @classmethod
     def of(cls, version: int | None, rows: pa.Table) -> Self:
         """What `deletions.read` found."""
-        return cls(version, {key: np.sort(_keys(own)) for key, own in _by_stream(rows)})
+        return cls(version, {key: np.sort(keys_of(own)) for key, own in _by_stream(rows)})
 
     def within(self, key: StreamKey, low: np.bytes_, high: np.bytes_) -> Keys:
         """Those of a stream from `low` to `high`."""
@@ -102,15 +98,6 @@ class Deleted(NamedTuple):
         return all(
             len(self.within(key, left.low, left.high)) == left.number for key, left in group.left_out.items()
         )
-
-
-def read_group(root: ArchiveRoot, path: str, footer: Any, number: int) -> pa.Table:  # noqa: ANN401 - pyarrow has no types
-    """The rows of a row group. Raises ArchiveDamagedError."""
-    with reading(path), root.files.open_input_file(root.path(path)) as file:
-        found: pa.Table = pq.ParquetFile(file, metadata=footer, pre_buffer=not root.is_local).read_row_group(
-            number, columns=list(_COLUMNS), use_threads=False
-        )
-        return found
 
 
 def encode_group(rows: pa.Table, deleted: Deleted) -> Group:
@@ -134,15 +121,9 @@ def _by_stream(rows: pa.Table) -> Iterator[tuple[StreamKey, pa.Table]]:
         yield key, rows if len(found) == 1 else rows.filter(condition_of(EntryFilter(*key)))
 
 
-def _keys(rows: pa.Table) -> Keys:
-    column = rows["id_key"].combine_chunks().cast(pa.binary()).cast(_KEY)
-    data = np.frombuffer(column.buffers()[1], "S32")
-    return data[column.offset : column.offset + len(column)]
-
-
 def _in_order(rows: pa.Table) -> tuple[Keys, pa.Table]:
     """A foreign OPTIMIZE does not sort."""
-    keys = _keys(rows)
+    keys = keys_of(rows)
     if bool((keys[1:] >= keys[:-1]).all()):
         return keys, rows
     order = np.argsort(keys, kind="stable")

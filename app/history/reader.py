@@ -159,7 +159,7 @@ class _Merge:
     async def _open(self, item: "DataFile | _Group") -> None:
         key, low, high = self._wanted.key, self._wanted.low, self._wanted.high
         if isinstance(item, DataFile):
-            for edges in (await self._cache.footer(item)).groups(key.stream, low, high):
+            for edges in (await self._cache.index(item)).groups(key.stream, low, high):
                 edge = -edges.high if self._wanted.reverse else edges.low
                 self._push(edge, _UNOPENED, _Group(item, edges.number))
             return

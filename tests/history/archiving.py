@@ -18,6 +18,7 @@ from pyspark_weir.table.ranges import BatchRanges, Range, StreamKey
 from pyspark_weir.table.root import ArchiveRoot
 from pyspark_weir.table.schema import GIVEN
 from pyspark_weir.table.table import ArchiveTable, Batch
+from tests.spark.table.making import digests_of
 
 GATEWAY = "g0"
 
@@ -58,9 +59,10 @@ class Archiver:
                 reported[stream] = str(upto)
                 rows += own
         if moved:
-            files = write_files(self.table.root, pa.Table.from_pylist(rows, schema=GIVEN))
-            noted = {} if self._is_old else begins
-            batch = BatchRanges("archiver", self._number, tuple(moved), tuple(lost), noted)
+            given = pa.Table.from_pylist(rows, schema=GIVEN)
+            files = write_files(self.table.root, given)
+            noted, digests = ({}, None) if self._is_old else (begins, digests_of(given))
+            batch = BatchRanges("archiver", self._number, tuple(moved), tuple(lost), noted, digests)
             self.table.commit(Batch(batch, files))
             self._number += 1
         for stream, archived in reported.items():

@@ -15,6 +15,7 @@ from pyspark_weir.table.files import write_files
 from pyspark_weir.table.ranges import BatchRanges, Range, StreamKey
 from pyspark_weir.table.root import ArchiveRoot
 from pyspark_weir.table.table import ArchiveTable, Batch
+from tests.spark.table.making import digests_of
 
 QUERY: Final = "11111111-2222-3333-4444-555555555555"
 GATEWAY: Final = "g0"
@@ -69,8 +70,10 @@ class Maker:
             self._upto[key] = ids.parse(upto or own[-1])
             ranges.append(Range(key, after, self._upto[key], len(own)))
             rows += [{**dict(zip(key._fields, key, strict=True)), "id": one, "fields": FIELDS} for one in own]
-        split = [rows[part::parts] for part in range(parts) if rows[part::parts]]
-        files = tuple(file for part in split for file in write_files(self.root, pa.Table.from_pylist(part)))
-        self.table.commit(Batch(BatchRanges(QUERY, self._number, tuple(ranges), (), begins), files))
+        split = [pa.Table.from_pylist(rows[part::parts]) for part in range(parts) if rows[part::parts]]
+        files = tuple(file for part in split for file in write_files(self.root, part))
+        digests = digests_of(pa.concat_tables(split)) if split else {}
+        moved = BatchRanges(QUERY, self._number, tuple(ranges), (), begins, digests)
+        self.table.commit(Batch(moved, files))
         self._number += 1
         return [Path(self.root.path(file.path)) for file in files]

@@ -96,8 +96,8 @@ class TestVerify:
     def test_a_good_archive_is_one_line(self, server: Server, table: ArchiveTable) -> None:
         found = weir("verify", table.root.url, "--gateway", server.url, "--deep")
         assert found.exit_code == 0
-        summary = "4 entries in 2 files at version 2, 4 compared with the gateway's: nothing is wrong"
-        assert summary in found.stderr
+        compared = "4 compared with their digests, 4 with the gateway's"
+        assert f"4 entries in 2 files at version 2, {compared}: nothing is wrong" in found.stderr
 
     def test_a_finding_fails(self, server: Server, table: ArchiveTable) -> None:
         """Each on a line, with the file that it is about."""

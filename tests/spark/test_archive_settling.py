@@ -69,9 +69,10 @@ class Room:
         return list(self.gateway.page(self.stream, after="0-0").ms)
 
     def publish(self, last: int, first: int = 1) -> None:
-        """Entries from `1-0`, or `first`, on."""
+        """Entries from `1-0`, or `first`, on, with the fields that an archive's maker gives them."""
         entries: list[dict[str, object]] = [
-            {"id": f"{number}-0", "fields": [["n", "1"]]} for number in range(first, last + 1)
+            {"id": f"{number}-0", "fields": [["n", "MQ=="], ["n", "/w=="], ["", ""]], "encoding": "base64"}
+            for number in range(first, last + 1)
         ]
         self.gateway.post("/v1/publish", {"streams": {self.stream: entries}})
 

@@ -83,6 +83,11 @@ def gateway(server: Server) -> Iterator[GatewayClient]:
         yield opened
 
 
+def _fields(entry_id: str) -> list[list[str]]:
+    """As the archive's maker has them."""
+    return [["n", entry_id], ["n", "1"]]
+
+
 class Room:
     """A stream of ten entries, `1-0` to `10-0`, of which an archive holds some."""
 
@@ -92,7 +97,7 @@ class Room:
         self.maker = Maker(root)
         self.table = self.maker.table
         entries: list[dict[str, object]] = [
-            {"id": f"{number}-0", "fields": {"n": "1"}} for number in range(1, 11)
+            {"id": f"{number}-0", "fields": _fields(f"{number}-0")} for number in range(1, 11)
         ]
         gateway.post("/v1/publish", {"streams": {stream: entries}})
         self.key = key_of(stream, self.generation)
@@ -322,6 +327,30 @@ class TestRefusals:
         assert found.refused is not None
         assert "holds 6 entries up to 6-0, the archive 5" in found.refused
         assert room.trimmed(found) == []
+        assert len(room.left()) == 10
+
+    def test_an_entry_that_is_another_in_the_archive(self, room: Room) -> None:
+        """Counts are no proof: the one that is trimmed would have been the only right one."""
+        room.maker.batch({room.key: ["1-0", "2-0"]})
+        room.maker.batch({room.key: ["3-0"]}, value=b"2")
+        room.settled("3-0")
+        found = room.planned()
+        assert (found.entries, found.archived, found.refused) == (3, 3, None)
+        (outcome,) = room.trimmed(found)
+        assert outcome.refused == "3-0 has other fields in the archive than in the gateway: run verify --deep"
+        assert len(room.left()) == 10
+        assert version(room.table.root) is None
+
+    def test_a_bit_that_has_changed_since_it_was_planned(self, room: Room) -> None:
+        """What is about to be the only copy is read, whatever was seen before."""
+        found = room.archived([1, 2, 3]).planned()
+        path = Path(room.table.root.path(room.table.files()[0].path))
+        whole = bytearray(path.read_bytes())
+        # Within the dictionary of the first column.
+        whole[40] ^= 1
+        path.write_bytes(whole)
+        (outcome,) = room.trimmed(found)
+        assert "is damaged" in (outcome.refused or "")
         assert len(room.left()) == 10
 
     def test_a_file_that_is_missing(self, room: Room) -> None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pyspark_weir.jobs.trim import TrimProposal
+    from pyspark_weir.jobs.verify import VerifyReport
     from pyspark_weir.progress import BatchProgress
     from pyspark_weir.running import QueryRun
 
@@ -153,7 +154,8 @@ class VerifyArguments(arguments.RootArguments, arguments.GatewayArguments):
     """What is compared."""
 
     deep: Annotated[
-        bool, typer.Option("--deep", help="compare every entry that the gateway still has, byte by byte")
+        bool,
+        typer.Option("--deep", help="read every byte; compare entries with their digests and the gateway's"),
     ] = False
 
 
@@ -173,19 +175,26 @@ def verify(options: VerifyArguments) -> None:
     else:
         shown = [asdict(one) for one in (*report.lost, *report.findings)]
         output.rows(shown, ("about", "what"), as_json=False)
-        summary = f"{report.rows:,} entries in {report.files:,} files at version {report.version:,}"
-        if options.deep:
-            summary += f", {report.compared:,} compared with the gateway's"
-        if report.deleted:
-            summary += f"; {report.deleted:,} were deleted in the gateway since"
-        if report.foreign:
-            summary += f"; another program has rewritten {report.foreign:,} files: `compact` sorts them"
-        if report.lost:
-            summary += f"; in {len(report.lost):,} places entries were lost before they were archived"
-        faults = f"{len(report.findings):,} findings" if report.findings else "nothing is wrong"
-        output.say(f"{summary}: {faults}")
+        output.say(_summary(report, deep=options.deep))
     if report.findings:
         raise typer.Exit(1)
+
+
+def _summary(report: "VerifyReport", *, deep: bool) -> str:
+    anew = "`compact --add-checksums` writes them anew"
+    alone = "could not be compared: only the archive has them, and no commit has their digest"
+    said = {
+        f"{report.deleted:,} were deleted in the gateway since": report.deleted,
+        f"{report.unproven:,} {alone}": report.unproven,
+        f"{report.unchecked:,} files of an older version have no checksums: {anew}": report.unchecked,
+        f"another program has rewritten {report.foreign:,} files: `compact` sorts them": report.foreign,
+        f"in {len(report.lost):,} places entries were lost before they were archived": report.lost,
+    }
+    summary = f"{report.rows:,} entries in {report.files:,} files at version {report.version:,}"
+    if deep:
+        summary += f", {report.proven:,} compared with their digests, {report.compared:,} with the gateway's"
+    faults = f"{len(report.findings):,} findings" if report.findings else "nothing is wrong"
+    return "; ".join([summary, *(sentence for sentence, holds in said.items() if holds)]) + f": {faults}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,6 +204,9 @@ class CompactArguments(arguments.RootArguments, arguments.SparkArguments):
     target_mb: Annotated[int, typer.Option("--target-mb", min=1, help="target size of files, in MiB")] = (
         _TARGET_MB_DEFAULT
     )
+    add_checksums: Annotated[
+        bool, typer.Option("--add-checksums", help="write files of an older version anew, which have none")
+    ] = False
     dry_run: Annotated[bool, typer.Option("--dry-run", help="only show what would be merged")] = False
     on_spark: Annotated[bool, typer.Option("--spark", help="merge in tasks of Spark")] = False
 
@@ -225,11 +237,12 @@ def compact(options: CompactArguments) -> None:
     from pyspark_weir import clock
     from pyspark_weir.errors import ArchiveLockedError
     from pyspark_weir.table.cleaning import clean_log, open_repaired
-    from pyspark_weir.table.compaction import CompactionRules, merges
+    from pyspark_weir.table.compaction import CompactionRules, merges, unchecked
     from pyspark_weir.table.compaction import compact as merged
 
     table = open_repaired(options.archive())
-    rules = CompactionRules(target_bytes=options.target_mb * _MB)
+    anew = unchecked(table) if options.add_checksums else frozenset()
+    rules = CompactionRules(target_bytes=options.target_mb * _MB, anew=anew)
     if options.dry_run:
         found = merges(table.files(), rules)
         rows = [{"date": one.day, "files": len(one.files), "bytes": one.size} for one in found]

@@ -10,14 +10,12 @@ files of the other never count.
 
 import json
 import operator
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime
 from typing import Any, Final
 from weakref import WeakSet
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -37,13 +35,13 @@ from pyspark.sql.types import StructType
 from pyspark_weir import ids
 from pyspark_weir.errors import ArchiveError, PipelineError
 from pyspark_weir.filters import Compare, Comparison, PushedFilters, comparison_of
-from pyspark_weir.table import deletions
-from pyspark_weir.table.files import DataFile, write_files
+from pyspark_weir.table import deletions, digest
+from pyspark_weir.table.files import DataFile, write_completed
 from pyspark_weir.table.log import storage_failures
-from pyspark_weir.table.ranges import BatchRanges, StreamKey
-from pyspark_weir.table.reading import scan
+from pyspark_weir.table.ranges import BatchRanges, StreamKey, Tally
+from pyspark_weir.table.reading import scan, tally
 from pyspark_weir.table.root import ArchiveRoot
-from pyspark_weir.table.schema import SCHEMA, all_of, id_key
+from pyspark_weir.table.schema import SCHEMA, all_of, complete, id_key
 from pyspark_weir.table.table import ArchiveTable, Batch
 
 # What a task reads, of compressed bytes; and files, each of which costs a request or two.
@@ -272,10 +270,10 @@ BYTES_MAX: Final = 256 << 20
 
 @dataclass
 class Written(WriterCommitMessage):
-    """Files, and how many entries of each stream are in them."""
+    """Files, and what is in them of each stream."""
 
     files: tuple[DataFile, ...]
-    rows: Mapping[StreamKey, int]
+    tallies: Mapping[StreamKey, Tally]
 
 
 class ArchiveWriter(DataSourceArrowWriter):
@@ -290,25 +288,34 @@ class ArchiveWriter(DataSourceArrowWriter):
         """In a task: its files, which the disk holds when it returns. Raises PipelineError."""
         keys = {(one.key.gateway, one.key.stream): one.key for one in self._moved.ranges}
         files: list[DataFile] = []
-        rows: Counter[StreamKey] = Counter()
+        tallies: dict[StreamKey, Tally] = {}
         for part in _joined(iterator):
-            given, counted = _to_given(part, keys)
-            files += write_files(self._root, given)
-            rows.update(counted)
-        return Written(tuple(files), dict(rows))
+            rows = complete(_to_given(part, keys))
+            files += write_completed(self._root, rows)
+            _add(tallies, tally(rows))
+        return Written(tuple(files), tallies)
 
     @storage_failures()
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """On the driver: one commit of the table. Raises PipelineError."""
         written = [one for one in messages if isinstance(one, Written)]
-        rows: Counter[StreamKey] = Counter()
+        tallies: dict[StreamKey, Tally] = {}
         for one in written:
-            rows.update(one.rows)
-        moved = replace(
-            self._moved, ranges=tuple(one._replace(rows=rows[one.key]) for one in self._moved.ranges)
+            _add(tallies, one.tallies)
+        ranges = tuple(
+            one._replace(rows=tallies[one.key].rows if one.key in tallies else 0)
+            for one in self._moved.ranges
         )
+        digests = {key: one.digest for key, one in tallies.items()}
+        moved = replace(self._moved, ranges=ranges, digests=digests)
         files = tuple(file for one in written for file in one.files)
         ArchiveTable.open(self._root).commit(Batch(moved, files))
+
+
+def _add(tallies: dict[StreamKey, Tally], more: Mapping[StreamKey, Tally]) -> None:
+    for key, one in more.items():
+        before = tallies.get(key, Tally(0, digest.NONE))
+        tallies[key] = Tally(before.rows + one.rows, digest.plus(before.digest, one.digest))
 
 
 def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
@@ -325,15 +332,13 @@ def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
         yield pa.Table.from_batches(held)
 
 
-def _to_given(
-    rows: pa.Table, keys: Mapping[tuple[str, str], StreamKey]
-) -> tuple[pa.Table, dict[StreamKey, int]]:
-    """Rows as the table takes them, and how many there are of each stream."""
+def _to_given(rows: pa.Table, keys: Mapping[tuple[str, str], StreamKey]) -> pa.Table:
+    """Rows as the table takes them."""
     # No name of a gateway holds a slash.
     joined = pc.binary_join_element_wise(rows["shard"], rows["stream"], "/").combine_chunks()
     names = pc.dictionary_encode(joined)
     found = [_key(name, keys) for name in names.dictionary.to_pylist()]
-    given = pa.table(
+    return pa.table(
         {
             "gateway": rows["shard"],
             "stream": rows["stream"],
@@ -342,8 +347,6 @@ def _to_given(
             "fields": rows["fields"],
         }
     )
-    counts = np.bincount(names.indices.to_numpy(), minlength=len(found)).tolist()
-    return given, dict(zip(found, counts, strict=True))
 
 
 def _key(name: str, keys: Mapping[tuple[str, str], StreamKey]) -> StreamKey:

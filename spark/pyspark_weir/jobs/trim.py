@@ -14,10 +14,11 @@ from pyspark_weir import ids
 from pyspark_weir.errors import ArchiveDamagedError, ArchiveError, RefusedError
 from pyspark_weir.gateway import Answer, GatewayClient, PlannedRange, PlanQuery, of_one_call
 from pyspark_weir.ids import EntryId
+from pyspark_weir.jobs.comparing import compare_entries
 from pyspark_weir.table.deletions import record
 from pyspark_weir.table.files import DataFile, prove
 from pyspark_weir.table.ranges import StreamKey, gaps
-from pyspark_weir.table.reading import count, ids_of
+from pyspark_weir.table.reading import count
 from pyspark_weir.table.schema import id_of_key
 from pyspark_weir.table.table import ArchiveTable, EntryFilter
 
@@ -135,7 +136,8 @@ def run(
 ) -> Iterator[TrimResult]:
     """Trim what was planned; guarded, so that a group that came in between loses nothing.
 
-    What was deleted from a stream since it was archived is recorded before: afterwards nothing shows it.
+    Before that all of it is read, in the archive and in the gateway, and compared. What was deleted from a
+    stream since it was archived is recorded: afterwards nothing shows it.
     """
     due = [one for one in planned if one.refused is None and one.entries]
     for start in range(0, len(due), _RECORDED_AT_ONCE):
@@ -149,7 +151,9 @@ def run(
 def _record(
     table: ArchiveTable, gateways: Mapping[str, GatewayClient], due: Sequence[TrimProposal]
 ) -> dict[StreamKey, str]:
-    """Record what was deleted of these ranges, in one commit; why some must not be trimmed."""
+    """Compare these ranges, entry by entry, and record what was deleted of them, in one commit; why some must
+    not be trimmed.
+    """
     refused: dict[StreamKey, str] = {}
     deleted: dict[StreamKey, list[EntryId]] = {}
     for one in due:
@@ -172,20 +176,14 @@ def _trim(gateway: GatewayClient, one: TrimProposal) -> TrimResult:
 
 
 def _find_deleted(table: ArchiveTable, gateway: GatewayClient, one: TrimProposal) -> Iterator[EntryId]:
-    """The archived entries of a planned range that the gateway does not have."""
-    if one.archived == one.entries:
-        return
+    """The archived entries of a planned range that the gateway does not have. Raises ArchiveDamagedError
+    where the archive does not hold the others as the gateway does: it is about to be all that has them.
+    """
     after, upto = ids.previous_id(ids.parse(one.first)), ids.parse(one.upto)
-    files = table.files(EntryFilter(*one.key, after=after, upto=upto))
-    pages = gateway.pages(one.key.stream, after=str(after), end=one.upto)
-    living = (EntryId(ms, seq) for page in pages for ms, seq in zip(page.ms, page.seq, strict=True))
-    next_living = next(living, None)
-    for piece in ids_of(table.root, files, one.key, after, upto):
-        for archived in map(id_of_key, piece.column("id_key").to_pylist()):
-            while next_living is not None and next_living < archived:
-                next_living = next(living, None)
-            if next_living != archived:
-                yield archived
+    for part in compare_entries(table, gateway, one.key, after, upto):
+        if part.fault is not None:
+            raise ArchiveDamagedError(f"{part.fault}: run verify --deep")
+        yield from (id_of_key(key.decode()) for key in part.archived.tolist())
 
 
 class _Planner:

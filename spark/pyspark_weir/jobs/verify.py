@@ -4,7 +4,6 @@ Knows: what must hold between the table's ranges, its files and the streams.
 Must never know: Spark, what is printed.
 """
 
-import base64
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,17 +12,16 @@ from typing import NamedTuple
 
 from pyspark_weir import ids
 from pyspark_weir.errors import ArchiveError
-from pyspark_weir.gateway import ColumnsPage, GatewayClient, PlannedRange, PlanQuery, of_one_call
+from pyspark_weir.gateway import GatewayClient, PlannedRange, PlanQuery, of_one_call
 from pyspark_weir.ids import EntryId
+from pyspark_weir.jobs.comparing import compare_entries
+from pyspark_weir.table import digest
 from pyspark_weir.table.files import DataFile, prove
 from pyspark_weir.table.merging import check_sorted
 from pyspark_weir.table.ranges import Range, StreamKey, gaps
-from pyspark_weir.table.reading import count, entries_of, ids_of, repeated, spans
+from pyspark_weir.table.reading import count, ids_of, read_whole, repeated, spans, tally
 from pyspark_weir.table.schema import SORTED_BY, id_key, id_of_key
-from pyspark_weir.table.table import ArchiveTable, EntryFilter
-
-# Names and values of one entry, in their order.
-Pairs = list[tuple[bytes, bytes]]
+from pyspark_weir.table.table import ArchiveTable
 
 
 @dataclass(frozen=True)
@@ -38,9 +36,13 @@ class Finding:
 class VerifyReport:
     """What was compared, at one version of the table, and what was found.
 
-    `deleted`: archived entries that the gateway no longer has, though it has older ones. `compared`: entries,
-    byte by byte. `lost`: what was gone before it was archived, which was accepted: no fault of the archive.
-    `foreign`: files that another program has rewritten, which are counted like others.
+    `deleted`: archived entries that the gateway no longer has, though it has older ones. `compared`: entries
+    that the gateway has, with these. `lost`: what was gone before it was archived, which was accepted: no
+    fault of the archive. `foreign`: files that another program has rewritten, which are counted like others.
+
+    `proven`: entries whose digests are in the commits. `unproven`: entries that were read, and compared with
+    nothing: only the archive has them, and the version that archived them noted no digest. `unchecked`: files
+    of an older version, without checksums: a damage in these may be read as it is.
     """
 
     version: int
@@ -51,6 +53,9 @@ class VerifyReport:
     compared: int = 0
     lost: tuple[Finding, ...] = ()
     foreign: int = 0
+    proven: int = 0
+    unproven: int = 0
+    unchecked: int = 0
 
 
 class _FileSpan(NamedTuple):
@@ -60,7 +65,8 @@ class _FileSpan(NamedTuple):
 
 
 def verify(table: ArchiveTable, gateways: Mapping[str, GatewayClient], *, deep: bool = False) -> VerifyReport:
-    """Compare all; `deep`: also every entry that the gateway still has, byte by byte.
+    """Compare all; `deep`: every byte of the archive is read, and its entries are compared with their digests
+    and with those that the gateway still has.
 
     Raises RefusedError, Unavailable. What is wrong with the archive is found, not raised.
     """
@@ -69,11 +75,12 @@ def verify(table: ArchiveTable, gateways: Mapping[str, GatewayClient], *, deep: 
         Finding(str(one.key), f"entries before {one.after} are in no batch, after which the next begins")
         for one in gaps(ranges)
     ]
-    stored = _ArchivedFiles(table)
+    stored = _ArchivedFiles(table, deep=deep)
     for _day, own in groupby(files, key=lambda file: file.date):
         findings += stored.day_findings(list(own))
     findings += _count_findings(ranges, stored.rows)
-    deleted = compared = 0
+    findings += stored.digest_findings()
+    deleted = compared = undigested = 0
     by_gateway: dict[str, dict[str, StreamKey]] = defaultdict(dict)
     for (gateway, stream), position in sorted(table.positions().items()):
         by_gateway[gateway][stream] = StreamKey(gateway, stream, position.generation)
@@ -87,37 +94,62 @@ def verify(table: ArchiveTable, gateways: Mapping[str, GatewayClient], *, deep: 
             findings += seen.findings(deep=deep)
             deleted += seen.deleted
             compared += seen.compared
+            undigested += seen.undigested
     rows = sum(file.rows for file in files)
     lost = tuple(Finding(f"{one.key} (generation {one.generation})", one.sentence) for one in table.lost())
     foreign = sum(not file.is_ours for file in files)
-    return VerifyReport(table.version, len(files), rows, tuple(findings), deleted, compared, lost, foreign)
+    return VerifyReport(
+        version=table.version,
+        files=len(files),
+        rows=rows,
+        findings=tuple(findings),
+        deleted=deleted,
+        compared=compared,
+        lost=lost,
+        foreign=foreign,
+        proven=stored.proven,
+        unproven=stored.undigested - undigested,
+        unchecked=stored.unchecked,
+    )
 
 
 def _count_findings(ranges: Sequence[Range], rows: Mapping[StreamKey, int]) -> Iterator[Finding]:
-    committed: dict[StreamKey, int] = defaultdict(int)
-    for one in ranges:
-        committed[one.key] += one.rows
+    committed = _rows_by_stream(ranges)
     for key in sorted(committed.keys() | rows.keys()):
         found = rows.get(key, 0)
         if found != committed[key]:
             yield Finding(str(key), f"{committed[key]} entries were committed, the files hold {found}")
 
 
-class _ArchivedFiles:
-    """What is in the files; `rows` are counted by stream."""
+def _rows_by_stream(ranges: Sequence[Range]) -> dict[StreamKey, int]:
+    found: dict[StreamKey, int] = defaultdict(int)
+    for one in ranges:
+        found[one.key] += one.rows
+    return found
 
-    def __init__(self, table: ArchiveTable) -> None:
+
+class _ArchivedFiles:
+    """What is in the files; `rows` are counted by stream. `deep`: with digests, where commits have some."""
+
+    def __init__(self, table: ArchiveTable, *, deep: bool) -> None:
         self._table = table
+        self._deep = deep
         self._ends = {one.key: one for one in table.ranges()}
+        self._digests = table.digests()
+        self._found: dict[StreamKey, int] = defaultdict(int)
         self.rows: dict[StreamKey, int] = defaultdict(int)
+        self.proven = self.undigested = self.unchecked = 0
 
     def day_findings(self, files: Sequence[DataFile]) -> Iterator[Finding]:
         """Whether the files of a day are as they were committed, in order, and hold each entry once."""
         held: dict[StreamKey, list[_FileSpan]] = defaultdict(list)
         for file in files:
             try:
-                prove(self._table.root, file)
+                footer = prove(self._table.root, file)
+                self.unchecked += file.is_ours and not footer.is_checked
                 yield from self._file_findings(file, held)
+                if self._deep:
+                    self._read_whole(file)
             except ArchiveError as error:
                 yield Finding(file.path, error.sentence)
         for key, own in sorted(held.items()):
@@ -137,6 +169,25 @@ class _ArchivedFiles:
                     yield Finding(file.path, f"it holds {id_of_key(span.high)} of {span.key}, of no batch")
                 if not file.low.id_key <= span.low <= span.high <= file.high.id_key:
                     yield Finding(file.path, f"its statistics leave out entries of {span.key}")
+
+    def _read_whole(self, file: DataFile) -> None:
+        after = {key: one.after for key, one in self._digests.items()}
+        for rows in read_whole(self._table.root, file):
+            found = tally(rows, after)
+            for key, one in found.items():
+                self._found[key] = digest.plus(self._found[key], one.digest)
+            digested = sum(one.rows for one in found.values())
+            self.proven += digested
+            self.undigested += rows.num_rows - digested
+
+    def digest_findings(self) -> Iterator[Finding]:
+        """Where entries are as many as were committed, and others."""
+        if not self._deep:
+            return
+        committed = _rows_by_stream(self._table.ranges())
+        for key, one in sorted(self._digests.items()):
+            if self._found[key] != one.value and self.rows[key] == committed[key]:
+                yield Finding(str(key), f"its entries after {one.after} are not those that were committed")
 
     def _overlaps(self, key: StreamKey, own: Sequence[_FileSpan]) -> Iterator[Finding]:
         """Entries that are stored twice: only where two ranges of IDs meet."""
@@ -168,8 +219,11 @@ class _Streams:
         self._keys = keys
         self._gateway = gateway
         self._uptos = {one.key: one.upto for one in table.ranges()}
+        self._digests = table.digests()
         self.deleted = 0
         self.compared = 0
+        # Of these the commits have no digest.
+        self.undigested = 0
 
     def findings(self, *, deep: bool) -> Iterator[Finding]:
         """Whether all that the gateway has, up to where the archive goes, is in the archive."""
@@ -216,37 +270,11 @@ class _Streams:
             self.deleted += max(0, archived[key] - seen.count)
 
     def _entries(self, key: StreamKey, after: EntryId, upto: EntryId) -> Iterator[Finding]:
-        archived = self._read_archived(key, after, upto)
-        one = next(archived, None)
-        pages = self._gateway.pages(key.stream, after=str(after), end=str(upto))
-        for entry_id, pairs in (found for page in pages for found in page_entries(page)):
-            while one is not None and one[0] < entry_id:
-                one = next(archived, None)  # deleted since it was archived
-            if one is None or one[0] != entry_id:
-                yield Finding(str(key), f"{entry_id} is in the gateway, and not in the archive")
+        known = self._digests.get(key)
+        for part in compare_entries(self._table, self._gateway, key, after, upto):
+            self.compared += len(part.same)
+            digested = None if known is None else part.same > id_key(known.after).encode()
+            self.undigested += len(part.same if digested is None else part.same[~digested])
+            if part.fault is not None:
+                yield Finding(str(key), part.fault)
                 return
-            if one[1] != pairs:
-                yield Finding(str(key), f"{entry_id} has other fields in the archive than in the gateway")
-                return
-            self.compared += 1
-            one = next(archived, None)
-
-    def _read_archived(
-        self, key: StreamKey, after: EntryId, upto: EntryId
-    ) -> Iterator[tuple[EntryId, Pairs]]:
-        files = self._table.files(EntryFilter(*key, after=after, upto=upto))
-        for piece in entries_of(self._table.root, files, key, after, upto, ("id", "fields")):
-            texts, fields = piece.column("id").to_pylist(), piece.column("fields").to_pylist()
-            for text, pairs in zip(texts, fields, strict=True):
-                yield ids.parse(text), [(pair["name"].encode(), pair["value"]) for pair in pairs]
-
-
-def page_entries(page: ColumnsPage) -> Iterator[tuple[EntryId, Pairs]]:
-    """The entries of a page, with bytes as names and values."""
-    to_bytes = base64.b64decode if page.base64 else str.encode
-    names = [to_bytes(name) for name in page.names]
-    start = 0
-    for ms, seq, count_ in zip(page.ms, page.seq, page.n, strict=True):
-        own = range(start, start + count_)
-        yield EntryId(ms, seq), [(names[page.name_index[at]], to_bytes(page.values[at])) for at in own]
-        start += count_

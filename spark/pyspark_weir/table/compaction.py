@@ -21,7 +21,8 @@ import pyarrow as pa
 from pyspark_weir import clock
 from pyspark_weir.errors import ArchiveDamagedError, CommitConflictError
 from pyspark_weir.table.files import DataFile, FileWriter, prove
-from pyspark_weir.table.merging import merge, read_in_pieces
+from pyspark_weir.table.merging import merge
+from pyspark_weir.table.parquet import read_footer, read_in_pieces
 from pyspark_weir.table.root import ArchiveRoot
 from pyspark_weir.table.schema import IN_FILES, SORTED_BY
 from pyspark_weir.table.table import ArchiveTable
@@ -39,10 +40,13 @@ _LOST_MAX: Final = 20
 
 @dataclass(frozen=True)
 class CompactionRules:
-    """Files below half of `target_bytes` are merged into larger ones, within `memory_bytes` of memory."""
+    """Files below half of `target_bytes` are merged into larger ones, within `memory_bytes` of memory; those
+    with the paths `anew` are written anew.
+    """
 
     target_bytes: int = TARGET_BYTES
     memory_bytes: int = MEMORY_BYTES
+    anew: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -67,17 +71,24 @@ class Merged:
 
 def merges(files: Sequence[DataFile], rules: CompactionRules) -> list[Merge]:
     """Which files to merge: the small ones of each day, in the order in which they were written. Before that,
-    each file that another program has written, to sort it.
+    each file that is to be written anew, and each that another program has written, to sort it.
 
-    Each set has at least two, and becomes at most half as many files: so repeating it comes to an end.
+    Each other set has at least two, and becomes at most half as many files: so repeating it comes to an end.
     """
-    foreign = [Merge(file.date, (file,)) for file in files if not file.is_ours]
-    small = [file for file in files if file.is_ours and file.size < rules.target_bytes // 2]
+    alone = [file for file in files if not file.is_ours or file.path in rules.anew]
+    apart = {file.path for file in alone}
+    small = [file for file in files if file.path not in apart and file.size < rules.target_bytes // 2]
     ordered = sorted(small, key=lambda file: (file.date or date.max, file.written_ms, file.path))
-    found = foreign
+    found = [Merge(file.date, (file,)) for file in alone]
     for day, own in groupby(ordered, key=lambda file: file.date):
         found += [Merge(day, some) for some in _sets(list(own), rules.memory_bytes) if len(some) > 1]
     return found
+
+
+def unchecked(table: ArchiveTable) -> frozenset[str]:
+    """The paths of files without checksums. Raises ArchiveDamagedError."""
+    paths = (file.path for file in table.files())
+    return frozenset(path for path in paths if not read_footer(table.root, path).is_checked)
 
 
 def _sets(files: Sequence[DataFile], memory_bytes: int) -> Iterator[tuple[DataFile, ...]]:
@@ -188,10 +199,9 @@ def _merge(root: ArchiveRoot, one: Merge, rules: CompactionRules) -> list[DataFi
 def _entries(root: ArchiveRoot, file: DataFile, memory_bytes: int) -> Iterator[pa.Table]:
     """All rows of a file, as many as were committed."""
     rows = 0
-    for table in read_in_pieces(root, file.path, memory_bytes):
+    for table in read_in_pieces(root, file.path, memory_bytes, IN_FILES):
         rows += table.num_rows
-        # Each writer names the members of lists as it likes.
-        yield table.select(IN_FILES.names).cast(IN_FILES)
+        yield table
     if rows != file.rows:
         raise ArchiveDamagedError(f"{file.path} has {rows} rows, not {file.rows}: restore it")
 

@@ -13,21 +13,22 @@ The archive's own table keeps the entries: `without` leaves them out.
 import json
 import uuid
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from deltalake import DeltaTable, Schema, Transaction
 from deltalake.transaction import AddAction, RemoveAction
-from pyarrow import fs
 
 from pyspark_weir import clock
 from pyspark_weir.errors import CommitConflictError
 from pyspark_weir.ids import EntryId
 from pyspark_weir.table import log, ranges
 from pyspark_weir.table.files import DataFile
+from pyspark_weir.table.parquet import read_matching, write_table
 from pyspark_weir.table.ranges import ENTRY_KEYS, StreamKey
 from pyspark_weir.table.root import ArchiveRoot
 from pyspark_weir.table.schema import id_key, id_of_key
@@ -40,6 +41,8 @@ SCHEMA: Final = pa.schema(
 )
 FOLDER: Final = f"{ranges.FOLDER}/deletions"
 _FILES_MAX: Final = 100
+# In a bucket each waits for the network.
+_READS_AT_ONCE: Final = 8
 _ATTEMPTS_MAX: Final = 100
 # A checkpoint may be lost in a power cut: then the log has all of it.
 _CONFIGURATION: Final = {"delta.enableExpiredLogCleanup": "false"}
@@ -86,7 +89,7 @@ def _join(own: ArchiveRoot) -> None:
 def _write(own: ArchiveRoot, rows: pa.Table) -> AddAction:
     name = f"{uuid.uuid4().hex}.parquet"
     with own.create(name) as file:
-        pq.write_table(rows, file, compression="zstd")
+        write_table(file, rows)
     own.sync([name])
     stats = json.dumps({"numRecords": rows.num_rows})
     return AddAction(name, own.size(name) or 0, {}, clock.wall_ms(), True, stats)  # noqa: FBT003
@@ -161,8 +164,7 @@ def _read(root: ArchiveRoot, condition: Any, at: int | None = None) -> pa.Table:
 
 
 def _rows(own: ArchiveRoot, stored: DeltaTable, condition: Any) -> pa.Table:  # noqa: ANN401 - the same
-    # Deltalake's own file system is written in Python. Arrow's threads may still free its files when the
-    # process ends, which aborts it.
-    files = fs.SubTreeFileSystem(own.base, own.files)
-    found = stored.to_pyarrow_table(columns=SCHEMA.names, filesystem=files, filters=condition)
-    return pa.table(found).cast(SCHEMA)
+    paths = pa.table(stored.get_add_actions())["path"].to_pylist()
+    with ThreadPoolExecutor(_READS_AT_ONCE) as threads:
+        parts = list(threads.map(lambda path: list(read_matching(own, path, SCHEMA, condition)), paths))
+    return pa.concat_tables([SCHEMA.empty_table(), *chain.from_iterable(parts)])

@@ -1,7 +1,7 @@
-"""The Parquet files of an archive: written sorted, described by their statistics, proven by their footers.
+"""The files of an archive: written sorted, described by their statistics, proven by their footers.
 
 Knows: how rows become files that any engine reads little of, and the form of Delta's statistics.
-Must never know: commits, ranges.
+Must never know: commits, ranges, checksums.
 
 ```
 ROOT/date=2026-11-21/0c1f….parquet                      sorted by (gateway, stream, id_key)
@@ -15,7 +15,7 @@ import json
 import re
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from itertools import pairwise
@@ -24,20 +24,16 @@ from typing import Any, Final, Self
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from pyspark_weir import clock
 from pyspark_weir.errors import ArchiveDamagedError
 from pyspark_weir.ids import EntryId
+from pyspark_weir.table.parquet import ROW_GROUP_ROWS_MAX, CheckedWriter, Footer, read_footer
 from pyspark_weir.table.root import ArchiveRoot
 from pyspark_weir.table.schema import DATE, IN_FILES, SORTED_BY, complete, id_of_key
 
-# A page of 1,000 entries of a file of a million costs 131 ms so, 323 ms with groups of 100,000 rows.
-ROW_GROUP_ROWS_MAX: Final = 10_000
 # Large values: a group is read and written as a whole.
 ROW_GROUP_BYTES_MAX: Final = 32 << 20
-# A page grows by this many rows before its size is looked at: 64 of 1 MiB are what a reader holds at once.
-_PAGE_ROWS_STEP: Final = 64
 # Where a partition's value is null.
 NO_DATE: Final = "__HIVE_DEFAULT_PARTITION__"
 _OURS: Final = re.compile(rf"{DATE}=[^/]+/[0-9a-f]{{32}}\.parquet")
@@ -109,9 +105,14 @@ def write_files(root: ArchiveRoot, rows: pa.Table, now_ms: int | None = None) ->
 
     `now_ms` is the wall clock. Raises ArchiveError for rows that are no entries, OSError.
     """
+    return write_completed(root, complete(rows), now_ms)
+
+
+def write_completed(root: ArchiveRoot, rows: pa.Table, now_ms: int | None = None) -> tuple[DataFile, ...]:
+    """The same with rows of `schema.SCHEMA`."""
     now_ms = clock.wall_ms() if now_ms is None else now_ms
     keys = [(name, "ascending") for name in (DATE, *SORTED_BY)]
-    ordered = complete(rows).sort_by(keys).combine_chunks()
+    ordered = rows.sort_by(keys).combine_chunks()
     written = tuple(write_file(root, day, own, now_ms) for day, own in _days(ordered))
     root.sync([file.path for file in written])
     return written
@@ -136,15 +137,7 @@ class FileWriter:
         self._day = day
         self._now_ms = now_ms
         self._stream = root.create(self._path)
-        self._parquet = pq.ParquetWriter(
-            self._stream,
-            IN_FILES,
-            compression="zstd",
-            write_page_index=True,
-            write_batch_size=_PAGE_ROWS_STEP,
-            store_schema=False,
-            sorting_columns=[pq.SortingColumn(IN_FILES.get_field_index(name)) for name in SORTED_BY],
-        )
+        self._parquet = CheckedWriter(self._stream, IN_FILES, SORTED_BY)
         self._waiting: list[pa.Table] = []
         self._edges: list[tuple[Bounds, Bounds]] = []
         self._rows = self._ts_nulls = 0
@@ -173,7 +166,7 @@ class FileWriter:
         rows = pa.concat_tables(self._waiting)
         self._waiting = []
         if rows.num_rows:
-            self._parquet.write_table(rows, row_group_size=ROW_GROUP_ROWS_MAX)
+            self._parquet.write(rows)
             self._edges.append(_bounds(rows))
             self._rows += rows.num_rows
             self._ts_nulls += rows["ts"].null_count
@@ -197,34 +190,18 @@ class FileWriter:
         self.file = DataFile(self._path, size, self._rows, self._day, self._now_ms, low, high, self._ts_nulls)
 
 
-@contextmanager
-def reading(path: str) -> Iterator[None]:
-    """Raises ArchiveDamagedError where what is read inside is missing, or no whole Parquet file."""
-    try:
-        yield
-    except FileNotFoundError:
-        raise ArchiveDamagedError(f"{path} is missing, and the table counts on it: restore it") from None
-    except (pa.ArrowInvalid, OSError) as error:
-        raise ArchiveDamagedError(f"{path} is no whole Parquet file: {error}; restore it") from None
-
-
-def read_footer(root: ArchiveRoot, path: str) -> Any:  # noqa: ANN401 - pyarrow has no types
-    """A file's Parquet metadata. Raises ArchiveDamagedError."""
-    with reading(path), root.files.open_input_file(root.path(path)) as file:
-        return pq.read_metadata(file)
-
-
-def prove(root: ArchiveRoot, file: DataFile) -> None:
-    """Make sure that a file is stored as it was committed: its size, and the rows that its footer counts.
-
-    Raises ArchiveDamagedError.
+def prove(root: ArchiveRoot, file: DataFile) -> Footer:
+    """Make sure that a file is stored as it was committed: its size, its footer, and the rows that this
+    counts; pages are proven when they are read. Raises ArchiveDamagedError.
     """
     size = root.size(file.path)
     if size is not None and size != file.size:
         raise ArchiveDamagedError(f"{file.path} has {size} bytes, not {file.size}: restore it")
-    rows = read_footer(root, file.path).num_rows
+    footer = read_footer(root, file.path)
+    rows = footer.metadata.num_rows
     if rows != file.rows:
         raise ArchiveDamagedError(f"{file.path} has {rows} rows, not {file.rows}: restore it")
+    return footer
 
 
 def cut_high(text: str) -> str:

@@ -6,40 +6,18 @@ Must never know: what is done with the rows.
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from pyspark_weir.errors import ArchiveDamagedError
-from pyspark_weir.table.files import ROW_GROUP_ROWS_MAX, reading
-from pyspark_weir.table.root import ArchiveRoot
 from pyspark_weir.table.schema import SORTED_BY
-
-# Read-ahead of one column of one file: without a limit, a whole row group's column is read at once.
-_READ_BYTES: Final = 1 << 16
 
 Key = tuple[str, ...]
 
 
 def _disorder(key: Key, before: Key) -> ArchiveDamagedError:
     return ArchiveDamagedError(f"{key} comes after {before}: a file is out of order; run verify")
-
-
-def read_in_pieces(
-    root: ArchiveRoot, path: str, memory_bytes: int, columns: Sequence[str] | None = None
-) -> Iterator[pa.Table]:
-    """The rows of a file in its order, as tables of about `memory_bytes` each. Raises ArchiveDamagedError."""
-    wanted = None if columns is None else list(columns)
-    with reading(path), root.files.open_input_file(root.path(path)) as source:
-        parquet = pq.ParquetFile(source, buffer_size=_READ_BYTES, pre_buffer=False)
-        for group in range(parquet.metadata.num_row_groups):
-            known = parquet.metadata.row_group(group)
-            row_bytes = max(1, known.total_byte_size // max(1, known.num_rows))
-            rows = min(ROW_GROUP_ROWS_MAX, max(1, memory_bytes // row_bytes))
-            for batch in parquet.iter_batches(rows, row_groups=[group], columns=wanted, use_threads=False):
-                yield pa.Table.from_batches([batch])
 
 
 def merge(runs: Iterable[Iterator[pa.Table]], keys: Sequence[str] = SORTED_BY) -> Iterator[pa.Table]:

@@ -14,13 +14,14 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from pyspark_weir import ids
-from pyspark_weir.errors import RangeConflictError
+from pyspark_weir.errors import ArchiveDamagedError, RangeConflictError
 from pyspark_weir.ids import EntryId
 from pyspark_weir.offsets import Lost
+from pyspark_weir.table import digest
 from pyspark_weir.table.log import MEMBER
+from pyspark_weir.table.parquet import read_table, write_table
 from pyspark_weir.table.root import ArchiveRoot
 
 FOLDER: Final = "_weir"
@@ -55,6 +56,20 @@ class Range(NamedTuple):
     rows: int
 
 
+class Tally(NamedTuple):
+    """Entries of a stream: how many, and the digest of all of them."""
+
+    rows: int
+    digest: int
+
+
+class RangeDigest(NamedTuple):
+    """The digest of what a table holds of a stream after an ID: commits of before have none."""
+
+    after: EntryId
+    value: int
+
+
 class ArchivePosition(NamedTuple):
     """How far the archive goes in the latest generation of a stream."""
 
@@ -73,7 +88,8 @@ class Lease(NamedTuple):
 class BatchRanges:
     """What batch `number` of the streaming query `query` moves: one range a stream and generation. `lost`:
     what was gone before it was read, which was accepted. `begins`: of streams that are met here, up to where
-    they had been trimmed by then.
+    they had been trimmed by then. `digests`: of the entries in each range, an empty one left out; None where
+    they are not known.
     """
 
     query: str
@@ -81,18 +97,27 @@ class BatchRanges:
     ranges: tuple[Range, ...]
     lost: tuple[Lost, ...] = ()
     begins: Mapping[StreamKey, EntryId] = field(default_factory=dict)
+    digests: Mapping[StreamKey, int] | None = None
 
     def metadata(self) -> dict[str, Any]:
         moved = [[*one.key, str(one.after), str(one.upto), one.rows] for one in self.ranges]
         found = {"query": self.query, "batch": self.number, "ranges": moved}
         begins = {"begins": _begins_to_json(self.begins)} if self.begins else {}
+        if self.digests is not None:
+            # Beside the ranges: older versions know these by their members.
+            of_ranges = [self.digests.get(one.key, digest.NONE) for one in self.ranges]
+            found["digests"] = [digest.to_text(one) for one in of_ranges]
         return found | ({"lost": self.lost} if self.lost else {}) | begins
 
     @classmethod
     def of_metadata(cls, stored: Mapping[str, Any]) -> "BatchRanges":
         lost = tuple(Lost(*one) for one in stored.get("lost", ()))
         ranges = tuple(_range(one) for one in stored["ranges"])
-        return cls(stored["query"], stored["batch"], ranges, lost, _begins_of_json(stored))
+        digests = None
+        if "digests" in stored:
+            texts = zip(ranges, stored["digests"], strict=True)
+            digests = {one.key: int(text, 16) for one, text in texts}
+        return cls(stored["query"], stored["batch"], ranges, lost, _begins_of_json(stored), digests)
 
 
 class Ranges:
@@ -109,6 +134,7 @@ class Ranges:
         self.closed: set[StreamKey] = set()
         # Up to where streams had been trimmed when they were met; not known of what older versions have met.
         self.begins: dict[StreamKey, EntryId] = {}
+        self.digests: dict[StreamKey, RangeDigest] = {}
         # The stream that moved last is last.
         self._spans: dict[StreamKey, list[Range]] = {}
 
@@ -124,7 +150,7 @@ class Ranges:
     def _compared(self) -> tuple[object, ...]:
         return (
             *(self.table_id, self.version, self.lease, self.queries),
-            *(self.lost, self.closed, self.begins, list(self)),
+            *(self.lost, self.closed, self.begins, self.digests, list(self)),
         )
 
     def positions(self) -> dict[tuple[str, str], ArchivePosition]:
@@ -147,6 +173,7 @@ class Ranges:
         self.queries[batch.query] = max(batch.number, self.queries.get(batch.query, -1))
         self.lost += batch.lost
         for moved in batch.ranges:
+            self._fold_digest(moved, batch.digests)
             spans = self._spans.pop(moved.key, [])
             if not spans and moved.key in batch.begins:
                 self.begins[moved.key] = batch.begins[moved.key]
@@ -154,6 +181,15 @@ class Ranges:
                 last = spans.pop()
                 moved = Range(moved.key, last.after, moved.upto, last.rows + moved.rows)  # noqa: PLW2901
             self._spans[moved.key] = [*spans, moved]
+
+    def _fold_digest(self, moved: Range, digests: Mapping[StreamKey, int] | None) -> None:
+        if digests is None:
+            # An older version has written between newer ones.
+            self.digests.pop(moved.key, None)
+            return
+        known = self.digests.get(moved.key, RangeDigest(moved.after, digest.NONE))
+        value = digest.plus(known.value, digests.get(moved.key, digest.NONE))
+        self.digests[moved.key] = known._replace(value=value)
 
     def holds(self, batch: BatchRanges) -> bool:
         """Whether a batch was committed before.
@@ -201,6 +237,8 @@ class Ranges:
         found.lost = [Lost(*one) for one in about.get("lost", ())]
         found.closed = {StreamKey(*one) for one in about.get("closed", ())}
         found.begins = _begins_of_json(about)
+        for *key, after, value in about.get("digests", ()):
+            found.digests[StreamKey(*key)] = RangeDigest(ids.parse(after), int(value, 16))
         for row in stored.to_pylist():
             one = _range(list(row.values()))
             found._spans.setdefault(one.key, []).append(one)
@@ -219,6 +257,10 @@ class Ranges:
                 "lost": self.lost,
                 "closed": sorted(self.closed),
                 "begins": _begins_to_json(self.begins),
+                "digests": [
+                    [*key, str(one.after), digest.to_text(one.value)]
+                    for key, one in sorted(self.digests.items())
+                ],
             }
         )
         arrays = [pa.array(column, field.type) for column, field in zip(columns, _CACHED, strict=True)]
@@ -259,9 +301,8 @@ def cached_versions(root: ArchiveRoot) -> list[int]:
 def read_cache(root: ArchiveRoot, version: int, table_id: str) -> Ranges | None:
     """The ranges up to a version; None where the file is missing, torn, or another table's."""
     try:
-        with root.files.open_input_file(root.path(cache_name(version))) as file:
-            found = Ranges.of_table(pq.read_table(file, page_checksum_verification=True))
-    except (OSError, pa.ArrowException, KeyError, TypeError, ValueError):
+        found = Ranges.of_table(read_table(root, cache_name(version)))
+    except (ArchiveDamagedError, KeyError, TypeError, ValueError):
         return None
     return found if (found.version, found.table_id) == (version, table_id) else None
 
@@ -269,7 +310,7 @@ def read_cache(root: ArchiveRoot, version: int, table_id: str) -> Ranges | None:
 def write_cache(root: ArchiveRoot, ranges: Ranges) -> None:
     """Store the ranges, and delete older caches except one: a reader may have just listed it."""
     sink = pa.BufferOutputStream()
-    pq.write_table(ranges.to_table(), sink, compression="zstd", write_page_checksum=True)
+    write_table(sink, ranges.to_table())
     root.replace(cache_name(ranges.version), sink.getvalue().to_pybytes())
     older = [version for version in cached_versions(root) if version <= ranges.version]
     for version in older[_KEPT:]:

@@ -5,23 +5,28 @@ Must never know: gateways, what the counts are compared with.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import pairwise
 from typing import Any, Final, NamedTuple, TypeVar
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow import dataset as ds
 
 from pyspark_weir import ids
-from pyspark_weir.errors import ArchiveError
+from pyspark_weir.errors import ArchiveDamagedError, ArchiveError
 from pyspark_weir.ids import EntryId
-from pyspark_weir.table.files import Bounds, DataFile, reading
-from pyspark_weir.table.merging import merge, read_in_pieces
-from pyspark_weir.table.ranges import ENTRY_KEYS, StreamKey
+from pyspark_weir.table import digest
+from pyspark_weir.table.files import Bounds, DataFile
+from pyspark_weir.table.merging import merge
+from pyspark_weir.table.parquet import ROW_GROUP_ROWS_MAX, read_in_pieces, read_matching
+from pyspark_weir.table.ranges import ENTRY_KEYS, StreamKey, Tally
 from pyspark_weir.table.root import ArchiveRoot
-from pyspark_weir.table.schema import DATE, IN_FILES, SCHEMA, SORTED_BY, all_of, id_key
+from pyspark_weir.table.schema import DATE, IN_FILES, SCHEMA, SORTED_BY, all_of, complete, id_key
 from pyspark_weir.table.table import EntryFilter
 
 T = TypeVar("T")
+# Behind every `id_key`.
+_NO_KEY: Final = "~"
 _MEMORY_BYTES: Final = 16 << 20
 # Each needs a file descriptor, of which a process has 1,024 as a rule.
 _FILES_AT_ONCE_MAX: Final = 500
@@ -41,7 +46,7 @@ class Span(NamedTuple):
 
 def spans(root: ArchiveRoot, file: DataFile) -> Iterator[tuple[pa.Table, list[Span]]]:
     """A file's columns ENTRY_KEYS piece by piece, with what each piece holds. Raises ArchiveDamagedError."""
-    for piece in _in_order(file, read_in_pieces(root, file.path, _MEMORY_BYTES, ENTRY_KEYS)):
+    for piece in _in_order(file, read_in_pieces(root, file.path, _MEMORY_BYTES, _columns(ENTRY_KEYS))):
         counted = piece.group_by(StreamKey._fields).aggregate(
             [("id_key", "min"), ("id_key", "max"), ("id_key", "count")]
         )
@@ -66,10 +71,37 @@ def _in_order(file: DataFile, pieces: Iterator[pa.Table]) -> Iterator[pa.Table]:
         return
     held = list(pieces)
     if held:
-        found = pa.concat_tables(held)
-        # Each writer names the members of lists as it likes.
-        kinds = pa.schema([IN_FILES.field(name) for name in found.column_names])
-        yield found.cast(kinds).sort_by([(name, "ascending") for name in SORTED_BY])
+        yield pa.concat_tables(held).sort_by([(name, "ascending") for name in SORTED_BY])
+
+
+def tally(rows: pa.Table, after: Mapping[StreamKey, EntryId] | None = None) -> dict[StreamKey, Tally]:
+    """What rows of IN_FILES, in any order, are of each stream: all of them, or those after an ID of each
+    stream that has one.
+    """
+    # No name has a control character.
+    joined = pc.binary_join_element_wise(*(rows[name] for name in StreamKey._fields), "\0")
+    names = joined.combine_chunks().dictionary_encode()
+    keys = [StreamKey(*name.split("\0")) for name in names.dictionary.to_pylist()]
+    places = names.indices.to_numpy()
+    if after is not None:
+        edges = pa.array([id_key(after[key]) if key in after else _NO_KEY for key in keys], pa.string())
+        kept = pc.greater(rows["id_key"].combine_chunks(), edges.take(names.indices))
+        rows, places = rows.filter(kept), places[kept.to_numpy(zero_copy_only=False)]
+    order = np.argsort(places, kind="stable")
+    ends = np.cumsum(np.bincount(places, minlength=len(keys))).tolist()
+    digests = digest.of_rows(rows)[order]
+    return {
+        key: Tally(end - start, digest.total(digests[start:end]))
+        for key, (start, end) in zip(keys, pairwise([0, *ends]), strict=True)
+    }
+
+
+def read_whole(root: ArchiveRoot, file: DataFile) -> Iterator[pa.Table]:
+    """All rows and columns of a file, piece by piece, whose columns agree about IDs. Raises ArchiveError."""
+    for rows in read_in_pieces(root, file.path, _MEMORY_BYTES, IN_FILES):
+        if not complete(rows).select(IN_FILES.names).equals(rows):
+            raise ArchiveDamagedError(f"{file.path} has a row whose columns are of several IDs: restore it")
+        yield rows
 
 
 def repeated(piece: pa.Table) -> int:
@@ -126,7 +158,7 @@ def entries_of(
     columns: Iterable[str],
 ) -> Iterator[pa.Table]:
     """Columns of a stream's entries in `(after, upto]`, in order. Raises ArchiveError."""
-    wanted = list(dict.fromkeys((*ENTRY_KEYS, *columns)))
+    wanted = _columns((*ENTRY_KEYS, *columns))
     chosen = sorted(
         (file for file in files if may_hold(file, key, after, upto)),
         key=lambda file: (file.low.id_key, file.path),
@@ -186,24 +218,24 @@ def _names(bounds: Bounds) -> StreamKey:
     return StreamKey(bounds.gateway, bounds.stream, bounds.generation)
 
 
-# As a row group has.
-_ROWS_MAX: Final = 10_000
+def _columns(names: Iterable[str]) -> pa.Schema:
+    """These columns of files."""
+    return pa.schema([IN_FILES.field(name) for name in dict.fromkeys(names)])
 
 
 def scan(root: ArchiveRoot, file: DataFile, condition: Any = None) -> Iterator[pa.RecordBatch]:  # noqa: ANN401 - pyarrow has no types
     """Rows of SCHEMA in the file's order, at most 10,000 at once; `condition` is pyarrow's expression over
     the columns of IN_FILES. Row groups whose statistics exclude it are not read. Raises ArchiveDamagedError.
     """
-    for batch in _batches(root, file, condition, IN_FILES.names):
-        day = pa.repeat(pa.scalar(file.date, SCHEMA.field(DATE).type), batch.num_rows)
-        yield pa.RecordBatch.from_arrays([*batch.columns, day], schema=SCHEMA)
+    for rows in read_matching(root, file.path, IN_FILES, condition):
+        day = pa.repeat(pa.scalar(file.date, SCHEMA.field(DATE).type), rows.num_rows)
+        yield from rows.append_column(SCHEMA.field(DATE), day).combine_chunks().to_batches(ROW_GROUP_ROWS_MAX)
 
 
 def keys_in(root: ArchiveRoot, file: DataFile, selection: EntryFilter) -> dict[StreamKey, pa.Array]:
     """The selected `id_key`s of a file, ascending, by stream. Raises ArchiveDamagedError."""
     found: dict[StreamKey, list[pa.Array]] = {}
-    for batch in _batches(root, file, condition_of(selection), list(ENTRY_KEYS)):
-        table = pa.Table.from_batches([batch])
+    for table in read_matching(root, file.path, _columns(ENTRY_KEYS), condition_of(selection)):
         for row in table.group_by(StreamKey._fields).aggregate([]).to_pylist():
             keys = table.filter(condition_of(EntryFilter(**row)))["id_key"].combine_chunks()
             found.setdefault(StreamKey(**row), []).append(keys)
@@ -223,22 +255,3 @@ def condition_of(selection: EntryFilter) -> Any:  # noqa: ANN401 - pyarrow has n
     if selection.upto is not None:
         found.append(pc.field("id_key") <= id_key(selection.upto))
     return all_of(found)
-
-
-def _batches(
-    root: ArchiveRoot,
-    file: DataFile,
-    condition: Any,  # noqa: ANN401 - the same
-    columns: list[str],
-) -> Iterator[pa.RecordBatch]:
-    with reading(file.path):
-        found = ds.dataset([root.path(file.path)], schema=IN_FILES, format="parquet", filesystem=root.files)
-        scanner = found.scanner(
-            columns=columns,
-            filter=condition,
-            batch_size=_ROWS_MAX,
-            batch_readahead=1,
-            fragment_readahead=1,
-            use_threads=False,
-        )
-        yield from (batch for batch in scanner.to_batches() if batch.num_rows)

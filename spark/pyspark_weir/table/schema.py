@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pyspark_weir import ids
-from pyspark_weir.errors import ArchiveError
+from pyspark_weir.errors import ArchiveDamagedError, ArchiveError
 from pyspark_weir.ids import EntryId
 
 ENTRY_FIELDS: Final = pa.list_(pa.struct([("name", pa.string()), ("value", pa.binary())]))
@@ -47,6 +47,10 @@ SCHEMA: Final = IN_FILES.append(pa.field(DATE, pa.date32()))
 SORTED_BY: Final = ("gateway", "stream", "id_key")
 _DAY_MS: Final = 86_400_000
 _KEY_DIGITS: Final = 32
+# The column `id_key` in numpy.
+KEYS: Final = f"S{_KEY_DIGITS}"
+Keys = npt.NDArray[np.bytes_]
+_IS_HEX: Final = np.isin(np.arange(256), np.frombuffer(b"0123456789abcdef", np.uint8))
 _HEX: Final = np.frombuffer("".join(f"{byte:02x}" for byte in range(256)).encode(), np.uint8).reshape(256, 2)
 
 Halves = npt.NDArray[np.uint64]
@@ -62,9 +66,30 @@ def id_key(one: EntryId) -> str:
     return f"{one.ms:016x}{one.seq:016x}"
 
 
+def keys_of(rows: pa.Table) -> Keys:
+    """The column `id_key`. Raises ArchiveDamagedError where one is none."""
+    texts = rows["id_key"].combine_chunks().cast(pa.binary())
+    try:
+        column = texts.cast(pa.binary(_KEY_DIGITS))
+    except pa.ArrowInvalid as error:
+        raise _no_key(str(error)) from None
+    found = np.frombuffer(column.buffers()[1], KEYS)[column.offset : column.offset + len(column)]
+    are_digits = _IS_HEX[found.view(np.uint8)].reshape(-1, _KEY_DIGITS).all(axis=1)
+    if not are_digits.all():
+        raise _no_key(str(found[~are_digits][0]))
+    return found
+
+
+def _no_key(found: str) -> ArchiveDamagedError:
+    return ArchiveDamagedError(f"{found!r} is no id_key: run verify, and restore the file that has it")
+
+
 def id_of_key(key: str) -> EntryId:
-    """The ID that `id_key` was made of."""
-    return EntryId(int(key[:16], 16), int(key[16:], 16))
+    """The ID that `id_key` was made of. Raises ArchiveDamagedError."""
+    try:
+        return EntryId(int(key[:16], 16), int(key[16:], 16))
+    except ValueError:
+        raise _no_key(key) from None
 
 
 def complete(rows: pa.Table) -> pa.Table:
@@ -75,7 +100,7 @@ def complete(rows: pa.Table) -> pa.Table:
     fitting = np.where(late, np.uint64(0), ms).astype(np.int64)
     columns: dict[str, Any] = {
         **{name: given[name] for name in GIVEN.names},
-        "id_key": _keys(ms, seq),
+        "id_key": id_keys(ms, seq),
         "ms": _bigints(ms),
         "seq": _bigints(seq),
         "ts": pa.array(fitting * 1_000, mask=late).cast(SCHEMA.field("ts").type),
@@ -110,8 +135,8 @@ def _halves(texts: pa.Array) -> tuple[Halves, Halves]:
     return numbers[0::2], numbers[1::2]
 
 
-def _keys(ms: Halves, seq: Halves) -> pa.Array:
-    """No Python per row: both halves big-endian, each byte by its two digits."""
+def id_keys(ms: Halves, seq: Halves) -> pa.Array:
+    """The column `id_key` of IDs. No Python per row: both halves big-endian, each byte by its two digits."""
     raw = np.stack([ms, seq], axis=1).astype(">u8").view(np.uint8)
     digits = np.ascontiguousarray(_HEX[raw.reshape(-1)])
     edges = np.arange(0, (len(ms) + 1) * _KEY_DIGITS, _KEY_DIGITS, dtype=np.int64)

@@ -33,6 +33,7 @@ from pyspark_weir.table.ranges import (
     BatchRanges,
     Lease,
     Range,
+    RangeDigest,
     Ranges,
     StreamKey,
 )
@@ -238,6 +239,10 @@ class ArchiveTable:
         version met.
         """
         return dict(self._known_ranges().begins)
+
+    def digests(self) -> dict[StreamKey, RangeDigest]:
+        """The digests of what the table holds, as far as its commits have them."""
+        return dict(self._known_ranges().digests)
 
     def closed(self) -> frozenset[StreamKey]:
         """What ends for good where its ranges end, as far as commits say so."""

@@ -17,7 +17,9 @@ from pyspark_weir.errors import DATA_LOSS, OptionError, PipelineError
 from pyspark_weir.gateway import GatewayAccess, GatewayClient, of_stream
 from pyspark_weir.jobs.archive import Archiver, Archiving
 from pyspark_weir.running import query_error
+from pyspark_weir.table import digest
 from pyspark_weir.table.ranges import gaps
+from pyspark_weir.table.reading import read_whole, tally
 from pyspark_weir.table.root import ArchiveRoot
 from pyspark_weir.table.table import ArchiveTable
 from tests.history.served import Served
@@ -75,7 +77,7 @@ class Room:
         return ArchiveTable.open(ArchiveRoot.of(self.root))
 
     def stored(self, stream: str) -> list[str]:
-        """The IDs that readers find; the ranges of the table say as many, and nothing is missing."""
+        """The IDs that readers find; the commits of the table say as many of these very entries."""
         table = self.table()
         name = f"{self.prefix}/{stream}"
         found = [
@@ -87,6 +89,15 @@ class Room:
         ranges = [one for one in table.ranges() if one.key.stream == name]
         assert sum(one.rows for one in ranges) == len(found)
         assert gaps(ranges) == []
+        digests = [
+            one
+            for file in table.files()
+            for rows in read_whole(table.root, file)
+            for key, one in tally(rows).items()
+            if key.stream == name
+        ]
+        committed = [one.value for key, one in table.digests().items() if key.stream == name]
+        assert digest.plus(*committed) == digest.plus(*(one.digest for one in digests))
         return sorted(found, key=ids.parse)
 
     def archived_up_to(self, stream: str) -> str | None:

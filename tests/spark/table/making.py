@@ -22,8 +22,9 @@ from pyspark_weir.ids import EntryId
 from pyspark_weir.table.compaction import CompactionRules, compact
 from pyspark_weir.table.files import DataFile, write_files
 from pyspark_weir.table.ranges import BatchRanges, Range, StreamKey
+from pyspark_weir.table.reading import tally
 from pyspark_weir.table.root import ArchiveRoot
-from pyspark_weir.table.schema import GIVEN
+from pyspark_weir.table.schema import GIVEN, complete
 from pyspark_weir.table.table import ArchiveTable, Batch
 
 GATEWAY: Final = "g0"
@@ -56,6 +57,11 @@ def rows_of(key: StreamKey, entry_ids: Sequence[str], value: bytes = b"1") -> pa
         ],
         schema=GIVEN,
     )
+
+
+def digests_of(rows: pa.Table) -> dict[StreamKey, int]:
+    """Of rows of GIVEN, by stream."""
+    return {key: one.digest for key, one in tally(complete(rows)).items()}
 
 
 class Maker:
@@ -95,7 +101,8 @@ class Maker:
             column = pa.array(pairs, GIVEN.field("fields").type)
             rows = rows.set_column(GIVEN.get_field_index("fields"), GIVEN.field("fields"), column)
         files = write_files(self.table.root, rows)
-        self.table.commit(Batch(BatchRanges(self.query, self.number, tuple(moved)), files))
+        batch = BatchRanges(self.query, self.number, tuple(moved), digests=digests_of(rows))
+        self.table.commit(Batch(batch, files))
         self.number += 1
 
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspark_weir.errors import ArchiveDamagedError
-from pyspark_weir.table.merging import merge, read_in_pieces
+from pyspark_weir.table.merging import merge
+from pyspark_weir.table.parquet import read_in_pieces, write_table
 from pyspark_weir.table.root import ArchiveRoot
 
 KEYS = ("stream", "id_key")
@@ -55,18 +55,18 @@ def test_a_run_that_is_not_sorted_is_refused() -> None:
 def test_memory_does_not_grow_with_the_files(tmp_path: Path) -> None:
     """Eight files of 40 MB, merged with 16 MB: a row group is not read whole."""
     value = np.random.default_rng(1)
+    schema = pa.schema([("stream", pa.string()), ("id_key", pa.string()), ("value", pa.binary())])
     for number in range(8):
         ids = [f"{number + 8 * row:06d}" for row in range(4_000)]
         blobs = [value.bytes(10_000) for _ in ids]
-        table = pa.table({"stream": ["a"] * len(ids), "id_key": ids, "value": blobs})
-        # A page has a batch at least: of 1,024 rows where nothing else is said.
-        path = tmp_path / f"{number}.parquet"
-        pq.write_table(table, path, compression="zstd", use_dictionary=False, write_batch_size=64)
+        table = pa.table({"stream": ["a"] * len(ids), "id_key": ids, "value": blobs}, schema)
+        with (tmp_path / f"{number}.parquet").open("wb") as file:
+            write_table(file, table)
         del table, blobs
     pa.default_memory_pool().release_unused()
     before, most, count = pa.total_allocated_bytes(), 0, 0
     root, share = ArchiveRoot.of(tmp_path), (16 << 20) // 8
-    runs = [read_in_pieces(root, f"{number}.parquet", share) for number in range(8)]
+    runs = [read_in_pieces(root, f"{number}.parquet", share, schema) for number in range(8)]
     for table in merge(runs, KEYS):
         most = max(most, pa.total_allocated_bytes() - before)
         count += table.num_rows

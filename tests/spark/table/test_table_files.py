@@ -13,7 +13,8 @@ import pytest
 from pyspark_weir import ids
 from pyspark_weir.errors import ArchiveDamagedError, ArchiveError
 from pyspark_weir.ids import EntryId
-from pyspark_weir.table.files import cut_high, prove, read_footer, write_files
+from pyspark_weir.table.files import cut_high, prove, write_files
+from pyspark_weir.table.parquet import read_footer
 from pyspark_weir.table.ranges import StreamKey
 from pyspark_weir.table.root import ArchiveRoot
 from pyspark_weir.table.schema import complete, id_key, id_of_key
@@ -93,7 +94,7 @@ def test_no_rows_are_no_files(root: ArchiveRoot) -> None:
 
 def test_row_groups_and_page_indexes(root: ArchiveRoot) -> None:
     [file] = write_files(root, rows_of(KEY, [EntryId(5, seq) for seq in range(10_001)]))
-    footer = read_footer(root, file.path)
+    footer = read_footer(root, file.path).metadata
     assert [footer.row_group(number).num_rows for number in range(2)] == [10_000, 1]
     column = footer.row_group(0).column(footer.schema.names.index("id_key"))
     assert column.compression == "ZSTD"
