@@ -13,7 +13,7 @@ from starlette import responses
 from app.errors import RefusalError, problem, problem_headers, to_refusal
 from app.gateway import Receive
 from app.live.budgets import Reservation
-from app.live.waiting import Departure
+from app.live.waiting import ClientLeftError, Departure
 from engine import EngineError
 
 Scope = MutableMapping[str, Any]
@@ -177,6 +177,9 @@ class StreamingResponse(Response):
         except (EngineError, RefusalError) as error:
             refusal = to_refusal(error) if isinstance(error, EngineError) else error
             raise BrokenOffError(refusal.code, refusal.detail) from None
+        except ClientLeftError:
+            # As it was found here: nothing more is to be sent.
+            return
         finally:
             leaving.cancel()
             await self._pieces.aclose()

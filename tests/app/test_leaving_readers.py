@@ -5,6 +5,7 @@ import socket
 import struct
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -19,14 +20,36 @@ GROUP = "/v1/streams/s/groups/g"
 _ENTRY_BYTES = 100_000
 _ENTRIES = 120
 STALL_S = 0.3
-IMPATIENT = ("--set", f"stall_s_max={STALL_S}", "--set", "log_requests=none")
-PATHS = {
-    "page": f"GET {ENTRIES}?count=1000",
-    "export": f"GET {ENTRIES}?accept=export",
-    "tail": "GET /v1/streams/s/tail?after=0",
-    "consumer": f"GET {GROUP}/consumers/c/stream",
+IMPATIENT = ("--set", f"stall_s_max={STALL_S}", "--set", "log_requests=none", "--set", "durable_streams=true")
+RANGE = ["XRANGE", "s", "-", "+", "COUNT", "20"]
+WAITING = ["XREAD", "BLOCK", "20000", "STREAMS", "s", "$"]
+EVENTS = "text/event-stream"
+
+
+def request(line: str, accept: str = "*/*", commands: list[list[str]] | None = None) -> bytes:
+    body = b"" if commands is None else json.dumps(commands).encode()
+    kind = "" if commands is None else f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+    return f"{line} HTTP/1.1\r\nHost: localhost\r\nAccept: {accept}\r\n{kind}\r\n".encode() + body
+
+
+REQUESTS = {
+    "page": request(f"GET {ENTRIES}?count=1000"),
+    "export": request(f"GET {ENTRIES}", "application/x-ndjson"),
+    "columns": request("GET /v1/streams/s/columns"),
+    "tail": request("GET /v1/streams/s/tail?after=0", EVENTS),
+    "consumer": request(f"GET {GROUP}/consumers/c/stream", EVENTS),
+    "page of Durable Streams": request("GET /v1/stream/s?offset=-1"),
+    "events of Durable Streams": request("GET /v1/stream/s?offset=-1&live=sse", EVENTS),
+    "pipeline": request("POST /v1/commands/pipeline", commands=[RANGE] * 6),
+    "transaction": request("POST /v1/commands/multi-exec", commands=[RANGE] * 3),
 }
-ACCEPT = {"export": "application/x-ndjson", "tail": "text/event-stream", "consumer": "text/event-stream"}
+# What comes first leaves, and then they wait.
+LATE = {
+    "pipeline that waits": request("POST /v1/commands/pipeline", commands=[RANGE, WAITING]),
+    "pipeline that goes on": request("POST /v1/commands/pipeline", commands=[RANGE, WAITING, RANGE]),
+    "tail that waits": request("GET /v1/streams/t/tail?after=0", EVENTS),
+    "tail of several streams": request("GET /v1/tail?stream=s&stream=t", EVENTS),
+}
 
 
 @pytest.fixture(scope="module")
@@ -61,17 +84,32 @@ def check_log(server: Server) -> None:
 
 
 @pytest.mark.parametrize("how", ["closed", "broken off", "stalled"])
-@pytest.mark.parametrize("kind", [*PATHS])
+@pytest.mark.parametrize("kind", [*REQUESTS])
 def test_a_slow_reader_of_an_answer_may_leave(server: Server, kind: str, how: str) -> None:
     """While megabytes wait for it."""
-    path = PATHS[kind].replace("?accept=export", "")
     for _ in range(1 if how == "stalled" else 3):
         with socket.create_connection(("127.0.0.1", server.port)) as client:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 << 10)
-            accept = ACCEPT.get(kind, "*/*")
-            client.sendall(f"{path} HTTP/1.1\r\nHost: localhost\r\nAccept: {accept}\r\n\r\n".encode())
-            assert client.recv(1 << 10).startswith(b"HTTP/1.1 200")
+            client.sendall(REQUESTS[kind])
+            assert client.recv(1 << 10).startswith(b"HTTP/1.1 200"), kind
             time.sleep(0.05)
+            leave(client, how)
+    check_log(server)
+
+
+@pytest.mark.parametrize("how", ["closed", "broken off"])
+@pytest.mark.parametrize("kind", [*LATE])
+def test_a_reader_may_leave_once_the_rest_of_its_answer_waits(server: Server, kind: str, how: str) -> None:
+    """It has read all that there was."""
+    for _ in range(3):
+        with socket.create_connection(("127.0.0.1", server.port)) as client:
+            client.sendall(LATE[kind])
+            client.settimeout(0.1)
+            received = b""
+            with suppress(TimeoutError):
+                while piece := client.recv(1 << 20):
+                    received += piece
+            assert received.startswith(b"HTTP/1.1 200")
             leave(client, how)
     check_log(server)
 
@@ -79,11 +117,10 @@ def test_a_slow_reader_of_an_answer_may_leave(server: Server, kind: str, how: st
 @pytest.mark.parametrize("how", ["closed", "broken off", "stalled"])
 def test_a_slow_reader_of_several_answers_may_leave(server: Server, how: str) -> None:
     """It has asked for the next ones before it has read the first."""
-    page = f"{PATHS['page']} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
     for _ in range(1 if how == "stalled" else 3):
         with socket.create_connection(("127.0.0.1", server.port)) as client:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 << 10)
-            client.sendall(page * 5)
+            client.sendall(REQUESTS["page"] * 5)
             assert client.recv(1 << 10).startswith(b"HTTP/1.1 200")
             time.sleep(0.05)
             leave(client, how)

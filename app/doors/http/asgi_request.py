@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol
 from app.doors.http.answer_heads import CONTINUE, Header, are_sound, header_lines, status_line
 from app.doors.http.request_parser import RequestHead
 from app.http.responses import BrokenOffError, Scope, Send
+from app.live.waiting import Departure
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -36,6 +37,7 @@ class Connection(Protocol):
     """What a request needs of its connection."""
 
     transport: asyncio.Transport
+    departure: Departure
     has_unsent: bool
 
     def pause_reading(self) -> None: ...
@@ -136,7 +138,8 @@ class AsgiRequest:
     @property
     def _has_left(self) -> bool:
         """Whether there is no mistake in an answer that is missing: the connection closes."""
-        return self.is_disconnected or (not self.is_started and self._connection.transport.is_closing())
+        has_left = self.is_disconnected or self._connection.departure.is_over
+        return has_left or (not self.is_started and self._connection.transport.is_closing())
 
     async def _answer_failure(self) -> None:
         await self.send({"type": "http.response.start", "status": 500, "headers": _FAILURE_HEADERS})
