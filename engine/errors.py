@@ -376,9 +376,10 @@ def schedule_exists(name: str) -> EngineError:
 
 def recurring_forbidden() -> EngineError:
     sentence = "what recurs takes the right to manage the stream"
-    # Redis clients that have it say so with the command.
+    # Whoever has it says so with the command.
     way = "cancel it by WEIR.SCHEDULE DEL key name RECURRING"
-    return EngineError("forbidden", f"NOPERM {sentence}: {way}", sentence)
+    detail = f"{sentence}, and WEIR.SCHEDULE DEL the word RECURRING too"
+    return EngineError("forbidden", f"NOPERM {sentence}: {way}", detail)
 
 
 def has_schedules(stream: str, count: int, end: str = "close") -> EngineError:

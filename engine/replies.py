@@ -505,11 +505,14 @@ class ScheduleInfo(msgspec.Struct, frozen=True):
 
 
 class ScheduleSet(msgspec.Struct, frozen=True):
-    """A schedule that was made or changed; without `changed` it was the same before."""
+    """A schedule that was made or changed; without `changed` it was the same before. `replaced_recurring`:
+    what it has replaced recurred.
+    """
 
     schedule: ScheduleInfo
     created: bool
     changed: bool = True
+    replaced_recurring: bool = False
 
 
 class SchedulePage(msgspec.Struct, frozen=True):

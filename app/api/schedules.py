@@ -312,12 +312,16 @@ async def put_schedule(
     try:
         (found,) = await request.write(command)
     except EngineError as refusal:
+        if refusal.code == "forbidden" and not given.rule.recurs:
+            request.note_action("manage", "putSchedule", stream=stream, schedule=schedule)
         # What the engine finds wrong with a rule begins with the member.
         member, _, hint = refusal.detail.partition(": ")
         if refusal.code != "invalid" or member not in ScheduleRule.model_fields:
             raise
         raise invalid(f"/{member}", hint) from None
     assert isinstance(found, ScheduleSet), "it answers the schedule"
+    if found.replaced_recurring and not given.rule.recurs:
+        request.note_action("manage", "putSchedule", stream=stream, schedule=schedule)
     where = [location("streams", stream, "schedules", schedule)] if found.created else []
     return request.respond(201 if found.created else 200, _shown(found.schedule), where)
 

@@ -271,7 +271,12 @@ def _authorise(request: Request, parsed: CommandRequest) -> None:
 async def _run(request: Request, steps: CommandSteps, parsed: CommandRequest, room: Room) -> bytes:
     """The reply to one command, whose end is that of its request. Raises EngineError."""
     parsed = steps.bound(parsed, room)
-    reply = await _reply(request, steps, parsed, room)
+    try:
+        reply = await _reply(request, steps, parsed, room)
+    except EngineError as refusal:
+        _note_late(request, parsed, refusal)
+        raise
+    _note_late(request, parsed, reply)
     if parsed.command is not None and reply is not None:
         request.note_reply(parsed.command, reply)
     if reply is not None and redis.is_laborious((reply,)):
@@ -289,3 +294,9 @@ async def _reply(
     reply = await request.reply_to(parsed.command, synced=parsed.synced)
     request.note_given(parsed.command, reply)
     return reply
+
+
+def _note_late(request: Request, parsed: CommandRequest, reply: Reply | EngineError | None) -> None:
+    """Have the audit log say what only the reply shows."""
+    if parsed.audited is None and (audited := parsed.audited_by(reply)) is not None:
+        request.note_action(audited[0], parsed.name, **audited[1])

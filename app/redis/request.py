@@ -14,15 +14,17 @@ from app.redis.resp import Resp
 from engine import EngineError, errors
 from engine.commands import (
     BlockingCommand,
+    CancelSchedule,
     Command,
     Exists,
     Extend,
     FindGroup,
     ListStreams,
+    SetSchedule,
     XAutoClaim,
     XClaim,
 )
-from engine.replies import Dropped, Presence, Reply
+from engine.replies import Dropped, Presence, Reply, ScheduleSet
 
 Action = Literal["read", "write", "consume", "close", "manage", "admin"]
 Visible = Callable[[str], bool]
@@ -110,6 +112,17 @@ class CommandRequest(msgspec.Struct, frozen=True):
             if value is not None:
                 found[name] = value
         return actions[0], found
+
+    def audited_by(self, reply: Reply | EngineError | None) -> tuple[str, dict[str, object]] | None:
+        """The same, once there is a reply: it may say that the schedule that was named recurs, which takes as
+        much as to manage the stream.
+        """
+        recurs = (
+            reply.code == "forbidden" and isinstance(self.command, CancelSchedule | SetSchedule)
+            if isinstance(reply, EngineError)
+            else isinstance(reply, ScheduleSet) and reply.replaced_recurring
+        )
+        return self.audited or (("manage", {"streams": self.streams}) if recurs else None)
 
     @property
     def _ids_alone(self) -> bool:

@@ -6,9 +6,11 @@ Must never know: how a refusal is said, who asks.
 
 from collections.abc import Iterator, Sequence
 
+from msgspec.structs import replace
+
 from app.auth import Action, Principal, Resource
 from app.redis.request import CommandRequest
-from engine.commands import Copy, Rename, XGroupDelConsumer
+from engine.commands import Copy, Rename, SetSchedule, XGroupDelConsumer
 
 
 def needed(parsed: CommandRequest, principal: Principal) -> Iterator[tuple[Action, Resource]]:
@@ -32,6 +34,16 @@ def _places(parsed: CommandRequest) -> Sequence[tuple[Sequence[str], Sequence[st
         assert isinstance(command, Rename | Copy), "it has a source and a target"
         return (parsed.actions, [command.stream]), (parsed.target_actions, [command.target])
     return ((parsed.actions, (None,) if parsed.streams is None else parsed.streams),)
+
+
+def within_rights(parsed: CommandRequest, principal: Principal) -> CommandRequest:
+    """The request as this caller may run it: who manages a stream may put a single run in the place of one
+    that recurs.
+    """
+    command = parsed.command
+    if not isinstance(command, SetSchedule) or not principal.may(Action.MANAGE, Resource(command.stream)):
+        return parsed
+    return replace(parsed, command=replace(command, recurring=True))
 
 
 def first_missing(parsed: CommandRequest, principal: Principal) -> tuple[Action, Resource] | None:

@@ -17,6 +17,7 @@ from app.live.turns import slice_of
 from app.redis.parsers.table import changing
 from app.redis.request import CommandRequest, Visible
 from app.redis.resp import Resp
+from app.redis.rights import within_rights
 from app.redis.runs import Parsed, RunResult
 from app.work import Work, dropped
 from engine import Call, EngineError, How, ask, errors
@@ -71,7 +72,7 @@ class CommandSteps:
     def parse(self, words: Words) -> Parsed:
         """The command within the limits of what it carries, or why it is invalid. A thread may do it."""
         try:
-            return redis.checked(redis.parse(words), self.limits)
+            return within_rights(redis.checked(redis.parse(words), self.limits), self.work.principal)
         except EngineError as invalid:
             row = changing(words) if self.work.gateway.access.audit.is_on else None
             if row is not None:
@@ -195,7 +196,7 @@ class CommandSteps:
         self, parsed: CommandRequest, refusal: EngineError | None, reply: Reply | EngineError | None = None
     ) -> None:
         """Have the audit log say what was done to streams, groups or the gateway, or was refused."""
-        audited = parsed.audited if self.work.gateway.access.audit.is_on else None
+        audited = parsed.audited_by(reply) if self.work.gateway.access.audit.is_on else None
         if audited is not None:
             action, names = audited
             self._audit({"action": action, "operation": parsed.name, **names, **dropped(reply)}, refusal)

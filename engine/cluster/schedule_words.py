@@ -77,10 +77,13 @@ def _set(command: SetSchedule, origin: WriteOrigin) -> BackendRequest:
 
     def decode(reply: Any) -> ScheduleSet:  # noqa: ANN401 - as the server sent it
         _, text = checked(reply)
-        at, left, created, changed = text.split()
+        # A gateway before this one may have kept it without the last word.
+        at, left, created, changed, *recurred = text.split()
         at_ms = int(at)
         info = ScheduleInfo(wanted.name, at_ms, wanted.body, rule_of(rule.text, at_ms), _left(left))
-        return ScheduleSet(info, created=created == b"1", changed=changed == b"1")
+        return ScheduleSet(
+            info, created=created == b"1", changed=changed == b"1", replaced_recurring=recurred == [b"1"]
+        )
 
     return _write("set_schedule", stream, words, decode, origin)
 

@@ -76,7 +76,8 @@ def set_schedule(turn: Turn, command: SetSchedule) -> ScheduleSet:
     _put(turn, stream, [record])
     schedule = _find(turn, stream, wanted.name)
     assert schedule is not None, "it was put"
-    return ScheduleSet(_info(wanted.name, schedule), created=before is None)
+    recurred = before is not None and _recurs(before)
+    return ScheduleSet(_info(wanted.name, schedule), created=before is None, replaced_recurring=recurred)
 
 
 def _has_moved(before: Schedule, wanted: NewSchedule) -> bool:

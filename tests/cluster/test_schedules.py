@@ -276,6 +276,16 @@ async def test_a_rename_takes_them_along_and_a_copy_has_none(engine: ClusterEngi
     assert await until_there_are(engine, 1, OTHER) == ["a"]
 
 
+async def test_a_single_run_in_the_place_of_what_recurs_is_said(engine: ClusterEngine) -> None:
+    """It takes another right, and is audited."""
+    found = []
+    for wanted in (setting("a", every_ms=60_000), setting("a", in_ms=60_000), setting("a", in_ms=90_000)):
+        made = await reply_to(engine, wanted)
+        assert isinstance(made, ScheduleSet)
+        found.append(made.replaced_recurring)
+    assert found == [False, True, False]
+
+
 async def test_a_stream_is_closed_only_without_them(engine: ClusterEngine) -> None:
     """Repeating the close is not refused; nothing is set in a closed stream."""
     await reply_to(engine, setting("a", in_ms=60_000))

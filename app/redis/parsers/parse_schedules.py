@@ -11,7 +11,7 @@ import msgspec
 from app import names
 from app.redis.parsers.words import INTEGER_MAX, Words, integer_from, stream_name
 from app.redis.request import CommandRequest, for_engine
-from app.redis.resp import Resp
+from app.redis.resp import Pairs, Resp
 from engine import entries, errors
 from engine.commands import CancelSchedule, DescribeSchedule, ListSchedules, NewSchedule, SetSchedule
 from engine.recurrence import Rule
@@ -127,23 +127,17 @@ def _set(reply: Reply) -> Resp:
 
 
 def _shown(reply: Reply) -> Resp:
-    """As a flat map: its name, when it is due next, its rule as JSON, its fields."""
+    """As a map: its name, when it is due next, its rule as JSON, its fields."""
     assert isinstance(reply, ScheduleInfo), "it answers the schedule"
     pairs = entries.pairs_of(entries.encode(0, reply.body))
     fields: list[Resp] = [part for name, value in pairs for part in (name.encode(), value)]
     rule = msgspec.json.encode(reply.rule)
-    return [
-        b"name",
-        reply.name.encode(),
-        b"at-ms",
-        reply.at_ms,
-        b"rule",
-        rule,
-        b"left",
-        reply.left,
-        b"fields",
-        fields,
-    ]
+    return Pairs(
+        [
+            *(b"name", reply.name.encode(), b"at-ms", reply.at_ms, b"rule", rule),
+            *(b"left", reply.left, b"fields", fields),
+        ]
+    )
 
 
 def _page(reply: Reply) -> Resp:

@@ -119,6 +119,7 @@ COMMANDS: Final[Mapping[str, CommandRow]] = {
     "xautoclaim": CommandRow(-6, _CONSUME, parse_groups.xautoclaim),
     "weir.close": CommandRow(-2, _CLOSE, parse_weir.close),
     "weir.info": CommandRow(2, _READ, parse_weir.info),
+    "weir.schedule|help": _help("weir.schedule"),
     # Of what recurs it takes `manage` too.
     "weir.schedule|set": CommandRow(-9, _WRITE, parse_schedules.set_schedule),
     "weir.schedule|get": CommandRow(4, _READ, parse_schedules.get_schedule),

@@ -38,7 +38,7 @@ end
 if not info then
   make_stream(stream, ARGV[1], meta)
 end
-local text = table.concat({ one.at, one.left, before and 0 or 1, 1 }, ' ')
+local text = table.concat({ one.at, one.left, before and 0 or 1, 1, before and before.recurs or 0 }, ' ')
 put_schedule(meta, one)
 if number ~= '' then
   keep_request(KEYS[5], number, text, ARGV[4])

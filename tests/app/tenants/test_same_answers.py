@@ -77,6 +77,7 @@ COMMANDS: Final[Sequence[Sequence[str]]] = [
     ("WEIR.SCHEDULE", "SET", "orders", "once", "AT", "1900000000000", "FIELDS", "weir-source", "acme.x"),
     ("WEIR.SCHEDULE", "GET", "orders", "once"),
     ("WEIR.SCHEDULE", "LIST", "orders"),
+    ("WEIR.SCHEDULE", "HELP"),
     ("WEIR.SCHEDULE", "DEL", "orders", "once"),
     ("WEIR.RESUME", "orders", "missing"),
     ("XACK", "orders", "g", "1-0"),
