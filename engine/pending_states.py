@@ -8,7 +8,7 @@ one number sorts the released first, in the order of their release, then the own
 delivery. A deferred entry has no owner, and the time at which it is released in place of that of a delivery.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, overload
 
 import msgspec
@@ -47,12 +47,30 @@ class PendingState(msgspec.Struct, frozen=True, gc=False):
         """When it was delivered last; 0 if it has no owner."""
         return (self.order >> SERIAL_BITS) - 1 if self.consumer is not None else 0
 
+    @property
+    def is_released(self) -> bool:
+        """Whether the next reader gets it."""
+        return self.consumer is None and self.until_ms is None
+
+    def is_held_by(self, name: str) -> bool:
+        """Whether it is this consumer's."""
+        return self.consumer is not None and self.consumer.name == name
+
     def idle_ms(self, now_ms: int) -> int:
         """How long ago that was, never negative."""
         if self.consumer is None:
             return max(0, now_ms)
         idle_ms = now_ms + 1 - (self.order >> SERIAL_BITS)
         return max(0, idle_ms)
+
+
+def not_held_by(pending: Mapping[int, PendingState], consumer: str | None) -> dict[int, PendingState]:
+    """Those that the consumer of this name does not hold: others do, or they were given back. For None, which
+    stands for any consumer, there are none.
+    """
+    if consumer is None:
+        return {}
+    return {entry_id: state for entry_id, state in pending.items() if not state.is_held_by(consumer)}
 
 
 class Consumer:

@@ -222,6 +222,15 @@ class GroupRead(msgspec.Struct, frozen=True):
     paused: Sequence[str] = ()
 
 
+class Outcomes(msgspec.Struct, frozen=True):
+    """XNACK and Extend: the IDs with which it was done, and those of a command with a consumer that are
+    pending and not this consumer's. All others are not pending.
+    """
+
+    done: Sequence[int]
+    not_held: Sequence[int] = ()
+
+
 class Claimed(msgspec.Struct, frozen=True):
     """XCLAIM. With JUSTID each `text` is None. `more` means that a limit ended it before the last ID."""
 
@@ -541,10 +550,11 @@ class Dropped(msgspec.Struct, frozen=True):
 
 
 class DeadLettered(msgspec.Struct, frozen=True):
-    """Entries moved to the dead-letter stream `stream`."""
+    """Entries moved to the dead-letter stream `stream`, and those that were not the consumer's to move."""
 
     stream: str
     ids: Sequence[int]
+    not_held: Sequence[int] = ()
 
 
 class DeadLettersFound(msgspec.Struct, frozen=True):
@@ -657,6 +667,7 @@ Reply = (
     | Entries
     | StreamsRead
     | GroupRead
+    | Outcomes
     | Claimed
     | AutoClaimed
     | PendingSummary

@@ -22,13 +22,17 @@ class About(ResponseModel):
 
 
 class Version(About):
-    """The same, and `missing`: what clients cannot have of this backend; empty for Weir's own log. Left out
-    while the gateway is not ready.
+    """The same; and `missing`: what clients cannot have of this backend; empty for Weir's own log. Left out
+    while the gateway is not ready. And `features`: members of requests that older gateways refuse.
+    `nack_consumer`: `consumer` of `nackEntries`, `dead_letter_consumer` of `deadLetterEntries`.
     """
 
+    features: list[str]
     missing: list[str] = absent()
 
 
+# What clients cannot know of the gateway otherwise, before they send it.
+FEATURES: Final = ("dead_letter_consumer", "nack_consumer")
 _ABOUT: Final = About(
     name="weir",
     version=VERSION,
@@ -55,8 +59,8 @@ async def get_root() -> About:
 
 @router.get("/v1", Access.OPEN, model=Version)
 async def get_version(request: RequestParameter) -> Version:
-    """The same as the root, and what the backend cannot do."""
-    version = Version.model_construct(**_ABOUT.__dict__)
+    """The same as the root, what the gateway can do, and what the backend cannot."""
+    version = Version.model_construct(**_ABOUT.__dict__, features=list(FEATURES))
     with suppress(RefusalError):
         version.missing = list(request.gateway.engine.missing)
     return version

@@ -76,8 +76,15 @@ Rule = Action | Access
 _OF_GROUPS: Final = frozenset((Action.CONSUME, Action.MANAGE))
 
 
+# The consumer of a resource where a caller that names none would get at what any consumer holds.
+ANY_CONSUMER: Final = ""
+
+
 class Resource(NamedTuple):
-    """What an action is about. Without a stream it is about all streams, or about the gateway itself."""
+    """What an action is about. Without a stream it is about all streams, or about the gateway itself. Without
+    a consumer it is about what belongs to none: a grant is narrowed to its consumer where there is one, or
+    `ANY_CONSUMER`.
+    """
 
     stream: str | None = None
     group: str | None = None

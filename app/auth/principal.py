@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from pydantic import TypeAdapter
 
-from app.auth.grants import ALL, Action, Grant, Resource, common_prefix, readable
+from app.auth.grants import ALL, ANY_CONSUMER, Action, Grant, Resource, common_prefix, readable
 from app.auth.rate_limits import Rates
 from app.auth.revocations import JwtIdentity
 from app.auth.tokens import GrantValue, Token
@@ -20,6 +20,11 @@ from app.glob import Glob
 
 # Decisions that one principal remembers: matching a pattern takes a hundred times as long as looking here.
 _DECISIONS_MAX: Final = 1_000
+
+
+NAME_CONSUMER: Final = (
+    "the credentials are for one consumer alone: name it, as `consumer`, or CONSUMER of WEIR.NACK"
+)
 
 
 class Principal:
@@ -90,8 +95,15 @@ class Principal:
 
     def require(self, action: Action, resource: Resource) -> None:
         """Raise `forbidden` unless it may do this. The refusal does not reveal whether the stream exists."""
-        if not self.may(action, resource):
-            raise forbidden(f"the credentials do not allow to {action} here")
+        if self.may(action, resource):
+            return
+        if self.has_to_name_consumer(action, resource):
+            raise forbidden(NAME_CONSUMER)
+        raise forbidden(f"the credentials do not allow to {action} here")
+
+    def has_to_name_consumer(self, action: Action, resource: Resource) -> bool:
+        """Whether it may do this to what one consumer holds, and has not said which."""
+        return resource.consumer == ANY_CONSUMER and self.may(action, resource._replace(consumer=None))
 
     def right_to_drop(self, held: Resource) -> Action:
         """What it needs to drop what a consumer holds: `consume` where a grant is for this consumer alone,

@@ -20,7 +20,7 @@ from app.live.waiting import ClientLeftError
 from app.metrics import tracing
 from app.redis import CommandRequest, bodies, transactions
 from app.redis.bodies import Encoding
-from app.redis.rights import first_missing
+from app.redis.rights import consumer_of, first_missing
 from app.redis.runs import Adds, CommandRun, Parsed, runs_alone
 from app.redis.steps import CommandSteps, Room, Words, in_words_of_redis
 from engine import EngineError, How, ask, errors
@@ -258,7 +258,7 @@ def _authorise_each(request: Request, run: CommandRun) -> None:
 def _asked(parsed: CommandRequest) -> Hashable:
     """What a caller needs for the command."""
     command = parsed.command
-    group, consumer = getattr(command, "group", None), getattr(command, "consumer", None)
+    group, consumer = getattr(command, "group", None), consumer_of(command)
     return parsed.actions, parsed.target_actions, parsed.streams, group, consumer
 
 

@@ -26,6 +26,7 @@ from engine.replies import (
     GroupDetail,
     GroupInfo,
     GroupRead,
+    Outcomes,
     PendingEntry,
     PendingList,
     PendingSummary,
@@ -129,6 +130,18 @@ def _closed(reply: Closed) -> Resp:
             ("duplicate", int(reply.duplicate)),
         ]
     )
+
+
+def done_count(reply: Reply) -> Resp:
+    """XNACK: with how many it was done."""
+    assert isinstance(reply, Outcomes), "giving back answers what became of each"
+    return len(reply.done)
+
+
+def done_ids(reply: Reply) -> Resp:
+    """WEIR.EXTEND: with which it was done."""
+    assert isinstance(reply, Outcomes), "extending answers what became of each"
+    return _ids(reply.done)
 
 
 def just_ids(reply: Reply) -> Resp:

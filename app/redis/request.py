@@ -17,7 +17,6 @@ from engine.commands import (
     CancelSchedule,
     Command,
     Exists,
-    Extend,
     FindGroup,
     ListStreams,
     SetSchedule,
@@ -130,7 +129,7 @@ class CommandRequest(msgspec.Struct, frozen=True):
         command = self.command
         if isinstance(command, XClaim):
             return command.claim.just_ids
-        return isinstance(command, Extend) or (isinstance(command, XAutoClaim) and command.just_ids)
+        return isinstance(command, XAutoClaim) and command.just_ids
 
     def bounded(self, block_ms_max: int) -> "CommandRequest":
         """Return the request with BLOCK at most `block_ms_max`; BLOCK 0 is without limit."""

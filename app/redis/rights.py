@@ -8,15 +8,21 @@ from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
-from app.auth import Action, Principal, Resource
+from app.auth import ANY_CONSUMER, Action, Principal, Resource
 from app.redis.request import CommandRequest
-from engine.commands import Copy, Rename, SetSchedule, XGroupDelConsumer
+from engine.commands import Command, Copy, Rename, SetSchedule, XGroupDelConsumer, XNack
+
+
+def consumer_of(command: Command | None) -> str | None:
+    """Whose entries the command is about: it may name a consumer, or give back what any one holds."""
+    consumer: str | None = getattr(command, "consumer", None)
+    return ANY_CONSUMER if consumer is None and isinstance(command, XNack) else consumer
 
 
 def needed(parsed: CommandRequest, principal: Principal) -> Iterator[tuple[Action, Resource]]:
     """Each action, and what it is about."""
     command = parsed.command
-    group, consumer = getattr(command, "group", None), getattr(command, "consumer", None)
+    group, consumer = getattr(command, "group", None), consumer_of(command)
     for actions, streams in _places(parsed):
         for action in actions:
             for stream in streams:

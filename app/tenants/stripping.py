@@ -260,6 +260,7 @@ REPLIES: Final[Mapping[type, Strip]] = {
     replies.GroupInfo: _group,
     replies.GroupRead: _group_read,
     replies.Listing: _listing,
+    replies.Outcomes: _same,
     replies.PendingList: _same,
     replies.PendingSummary: _same,
     replies.Planned: _planned,

@@ -6,7 +6,8 @@ Must never know: who found an entry due, waiting.
     1  XADD to the dead-letter stream, under a key of the entry     after a failure here it is repeated, once
     2  XACK in the group        the entry was settled in between where this finds it no longer pending
     3  the key is forgotten     the entry may die again, once the group has been moved back
-    4  XDEL of the dead letter  where the entry was settled in between, and not by another mover
+    4  XDEL of the dead letter  where the entry was settled in between, and not by another mover; or where it
+                                was claimed from the consumer who has said that it is to die
 
 Several gateways may move one entry. Who finds its dead letter stored marks it as shared before step 2, so the
 one who stored it knows at step 3 that the other may have settled the entry.
@@ -23,6 +24,7 @@ from engine.cluster import replies, words
 from engine.cluster.keys import auxiliary_key
 from engine.cluster.replies import parse
 from engine.cluster.routing import BackendRequest, Lane
+from engine.cluster.scripts import ScriptCall, script, stream_keys
 from engine.cluster.stored import text_of
 from engine.cluster.wire import Words
 from engine.commands import IdempotencyKey, XAck, XAdd, XDel
@@ -50,7 +52,8 @@ class Dying(msgspec.Struct, frozen=True):
     """Entries of one group that are due; `reply` is what their finder answers once they are moved.
 
     `letters` is empty where they become no dead letters, and are settled alone. `generation` is the stream's.
-    `expired` is how many others were settled already, as too old.
+    `expired` is how many others were settled already, as too old. An entry is settled as long as this
+    consumer is its `holder`; empty for any.
     """
 
     stream: str
@@ -60,6 +63,7 @@ class Dying(msgspec.Struct, frozen=True):
     due: Sequence[Due]
     reply: Any
     expired: int = 0
+    holder: str = ""
 
 
 def due_of(rows: Sequence[Any], reason: str = TOO_MANY) -> list[Due]:
@@ -101,7 +105,7 @@ async def _move(run: Run, dying: Dying, due: Due) -> bool | EngineError:
     origin = (dying.stream, ids.format(due.id), dying.group, due.consumer)
     key = f"{_OWN}{dying.generation}/{dying.stream}/{dying.group}/{ids.format(due.id)}"
     letter = letter_of(due.text, origin, due.deliveries, due.reason)
-    settle = words.only_request(XAck(stream=dying.stream, group=dying.group, ids=[due.id]))
+    settle = _settling(dying, due.id)
     try:
         if not dying.letters:
             return bool(await run(settle))
@@ -122,6 +126,14 @@ async def _move(run: Run, dying: Dying, due: Due) -> bool | EngineError:
     except EngineError as refusal:
         return refusal
     return bool(settled)
+
+
+def _settling(dying: Dying, entry_id: int) -> BackendRequest:
+    """What settles an entry, if it is still its holder's. The reply: whether it did."""
+    if not dying.holder:
+        return words.only_request(XAck(stream=dying.stream, group=dying.group, ids=[entry_id]))
+    keys, named = stream_keys(dying.stream)[:1], (dying.group, dying.holder, ids.format(entry_id))
+    return words.by_script(dying.stream, ScriptCall(script("acknowledge", "deferring"), keys, named, bool))
 
 
 def _of_answers(letters: str, changes: Sequence[Words]) -> BackendRequest:

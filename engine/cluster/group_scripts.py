@@ -19,6 +19,7 @@ from engine.commands import (
     Acknowledge,
     DeadLetterEntries,
     EnsureGroup,
+    Extend,
     GiveBack,
     NackMode,
     Undo,
@@ -37,6 +38,7 @@ from engine.replies import (
     Delivered,
     Gap,
     GroupRead,
+    Outcomes,
     StreamDeliveries,
     StreamEnd,
 )
@@ -186,33 +188,53 @@ def _new(stream: str, reply: Sequence[Any], command: XReadGroup) -> StreamDelive
 
 def look_at_pending(command: DeadLetterEntries) -> ScriptCall:
     """The pending ones of the entries, to be dead letters. Reply: `Dying`."""
-    arguments = [command.group, *map(ids.format, dict.fromkeys(command.ids))]
+    consumer = command.consumer or ""
+    arguments = [command.group, consumer, *map(ids.format, dict.fromkeys(command.ids))]
 
     def decode(reply: Any) -> Dying:  # noqa: ANN401 - as the server sent it
         if reply[0] == b"no":
             raise errors.no_group(command.stream, command.group)
-        _, letters, generation, rows = reply
+        _, letters, generation, rows, not_held = reply
         if not letters:
             raise none_configured()
-        given = DeadLettered(letters.decode(), [])
+        given = DeadLettered(letters.decode(), [], list(map(_parse, not_held)))
         return Dying(
             *(command.stream, command.group, letters.decode(), generation.decode()),
             due_of(rows, command.reason),
             given,
+            holder=consumer,
         )
 
     keys = stream_keys(command.stream)[:2]
-    return ScriptCall(script("look_at_pending", "policies"), keys, arguments, decode)
+    return ScriptCall(script("look_at_pending", "policies", "deferring"), keys, arguments, decode)
 
 
 def give_back_later(command: XNack) -> ScriptCall:
-    """XNACK, at once or after a delay. Reply: how many."""
+    """XNACK, at once or after a delay. Reply: `Outcomes`."""
     nack = command.nack
     less = {NackMode.SILENT: "less", NackMode.FAIL: "same", NackMode.FATAL: str(DELIVERY_COUNT_MAX)}
     count = less[nack.mode] if nack.retry_count is None else str(nack.retry_count)
-    words: list[Word] = [command.group, count, int(nack.force), nack.delay_ms, *map(ids.format, nack.ids)]
+    words: list[Word] = [command.group, count, int(nack.force), nack.delay_ms, command.consumer or ""]
+    words += map(ids.format, nack.ids)
+
+    def decode(reply: Any) -> Outcomes:  # noqa: ANN401 - as the server sent it
+        rows = list(zip(nack.ids, reply, strict=True))
+        not_held = dict.fromkeys(entry_id for entry_id, outcome in rows if outcome < 0)
+        return Outcomes([entry_id for entry_id, outcome in rows if outcome > 0], list(not_held))
+
     keys = stream_keys(command.stream)[:2]
-    return ScriptCall(script("give_back_later", "deferring"), keys, words, as_it_is)
+    return ScriptCall(script("give_back_later", "deferring"), keys, words, decode)
+
+
+def extend(command: Extend) -> ScriptCall:
+    """Start the idle time of the consumer's entries anew."""
+    # An ID that is named again is extended once.
+    words = [command.group, command.consumer, *map(ids.format, dict.fromkeys(command.ids))]
+
+    def decode(reply: Any) -> Outcomes:  # noqa: ANN401 - as the server sent it
+        return Outcomes(*(list(map(_parse, part)) for part in reply))
+
+    return ScriptCall(script("extend", "deferring"), stream_keys(command.stream)[:1], words, decode)
 
 
 def find_deferred(command: XPendingRange) -> ScriptCall:
@@ -250,9 +272,9 @@ def undo(command: Undo) -> ScriptCall:
 
 def acknowledge(command: Acknowledge) -> ScriptCall:
     """XACK that says which of the IDs were pending."""
-    words = [command.group, *map(ids.format, command.ids)]
+    words = [command.group, "", *map(ids.format, command.ids)]
 
     def decode(reply: Any) -> AcknowledgedIds:  # noqa: ANN401 - as the server sent it
         return AcknowledgedIds(list(map(_parse, reply)))
 
-    return ScriptCall(script("acknowledge"), stream_keys(command.stream)[:1], words, decode)
+    return ScriptCall(script("acknowledge", "deferring"), stream_keys(command.stream)[:1], words, decode)

@@ -268,31 +268,9 @@ def _undo(command: Undo, _: WriteOrigin) -> BackendRequest:
     return by_script(command.stream, group_scripts.undo(command), Lane.GROUP)
 
 
-# ARGV: group, consumer, IDs.
-_EXTEND: Final = """
-local group, consumer = ARGV[1], ARGV[2]
-redis.call('XPENDING', KEYS[1], group)
-local held = {}
-for i = 3, #ARGV do
-  local id = ARGV[i]
-  local row = redis.call('XPENDING', KEYS[1], group, id, id, 1, consumer)[1]
-  if row then
-    redis.call('XCLAIM', KEYS[1], group, consumer, 0, id, 'JUSTID')
-    held[#held + 1] = { id, row[4] }
-  end
-end
-return held
-"""
-
-
 @sends(Extend)
 def _extend(command: Extend, _: WriteOrigin) -> BackendRequest:
-    def decode(rows: Sequence[Any]) -> Claimed:
-        return Claimed([Delivered(replies.parse(word), None, count) for word, count in rows])
-
-    # An ID that is named again is held once.
-    wanted = map(ids.format, dict.fromkeys(command.ids))
-    return script(command, _EXTEND, (command.group, command.consumer, *wanted), decode)
+    return by_script(command.stream, group_scripts.extend(command))
 
 
 @sends(DeadLetterEntries)

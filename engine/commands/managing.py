@@ -23,6 +23,7 @@ from engine.commands.registry import runs
 from engine.commands.turn import Turn, Unfinished
 from engine.groups import Group
 from engine.keyspace import Key, Retention
+from engine.pending_states import not_held_by
 from engine.producers import EPOCH_BYTES_MAX, EPOCH_CHUNKS_MAX
 from engine.records import (
     ANSWER_AGE_MS_MAX,
@@ -232,13 +233,15 @@ def dead_letter_entries(turn: Turn, command: weir_commands.DeadLetterEntries) ->
         raise refusal
     wanted = dict.fromkeys(command.ids)
     pending = {entry_id: state for entry_id in wanted if (state := group.pending.get(entry_id))}
-    texts = key.stream.find_each(pending)
+    not_held = not_held_by(pending, command.consumer)
+    texts = key.stream.find_each(entry_id for entry_id in pending if entry_id not in not_held)
     dead = [
         Dead(entry_id, texts[entry_id], state, command.reason)
         for entry_id, state in pending.items()
         if entry_id in texts
     ]
-    return DeadLettered(target, move_to_dead_letters(turn, command.stream, command.group, dead))
+    moved = move_to_dead_letters(turn, command.stream, command.group, dead)
+    return DeadLettered(target, moved, list(not_held))
 
 
 # --- many streams ---------------------------------------------------------------------------------------

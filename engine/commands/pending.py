@@ -20,7 +20,7 @@ from engine.commands.reading import Budget
 from engine.commands.registry import runs
 from engine.commands.turn import TURN_LOOKUPS_MAX, TURN_SCANNED_MAX, Turn, Unfinished
 from engine.groups import Group
-from engine.pending_states import PendingState
+from engine.pending_states import PendingState, not_held_by
 from engine.records import Defer, Own, Release
 from engine.replies import (
     AcknowledgedIds,
@@ -29,6 +29,7 @@ from engine.replies import (
     Deletions,
     Delivered,
     DeliveryMark,
+    Outcomes,
     PendingEntry,
     PendingList,
     PendingSummary,
@@ -83,7 +84,7 @@ def xackdel(turn: Turn, command: types.XAckDel) -> Deletions:
 
 
 @runs(types.XNack)
-def xnack(turn: Turn, command: types.XNack) -> int:
+def xnack(turn: Turn, command: types.XNack) -> Outcomes:
     key, group = turn.group(command.stream, command.group)
     nack = command.nack
     released: list[int] = []
@@ -91,7 +92,10 @@ def xnack(turn: Turn, command: types.XNack) -> int:
     # An ID that is named again is released again.
     latest: dict[int, int] = {}
     held = group.pending.items_of(sorted(set(nack.ids)))
+    not_held = not_held_by(held, command.consumer)
     for entry_id in nack.ids:
+        if entry_id in not_held:
+            continue
         before = latest.get(entry_id)
         if before is None:
             pending = held.get(entry_id)
@@ -109,7 +113,7 @@ def xnack(turn: Turn, command: types.XNack) -> int:
     elif released:
         turn.emit(Release(command.stream, command.group, released, counts))
         turn.signal(command.stream)
-    return len(released)
+    return Outcomes(released, list(not_held))
 
 
 @runs(weir_commands.GiveBack)
@@ -128,9 +132,7 @@ def give_back(turn: Turn, command: weir_commands.GiveBack) -> int | Unfinished:
     held = {
         entry_id: state.delivery_count
         for entry_id in named
-        if (state := pending.get(entry_id)) is not None
-        and state.consumer is not None
-        and state.consumer.name == command.consumer
+        if (state := pending.get(entry_id)) is not None and state.is_held_by(command.consumer)
     }
     if held:
         counts = [max(0, count - 1) for count in held.values()]
@@ -336,19 +338,23 @@ def _claimed_count(before: int, claim: types.Claim) -> int:
 
 
 @runs(weir_commands.Extend)
-def extend(turn: Turn, command: weir_commands.Extend) -> Claimed:
+def extend(turn: Turn, command: weir_commands.Extend) -> Outcomes:
     _, group = turn.group(command.stream, command.group)
-    consumer = group.consumers.get(command.consumer)
-    if consumer is None:
-        return Claimed(())
     pending = group.pending.items_of(sorted(set(command.ids)))
-    held = {entry_id: state for entry_id, state in pending.items() if state.consumer is consumer}
-    turn.see_consumer(command.stream, command.group, command.consumer)
+    # What was released is worked on all the same.
+    not_held = {
+        entry_id: state
+        for entry_id, state in not_held_by(pending, command.consumer).items()
+        if not state.is_released
+    }
+    held = {entry_id: state for entry_id, state in pending.items() if entry_id not in not_held}
+    if held or command.consumer in group.consumers:
+        turn.see_consumer(command.stream, command.group, command.consumer)
     if held:
         counts = [state.delivery_count for state in held.values()]
         turn.emit(Own(command.stream, command.group, command.consumer, list(held), turn.now_ms, counts))
         turn.mark_active(command.stream, command.group, command.consumer)
-    return Claimed([Delivered(entry_id, None, state.delivery_count) for entry_id, state in held.items()])
+    return Outcomes(list(held), list(not_held))
 
 
 @runs(types.XAutoClaim)
@@ -467,6 +473,5 @@ def _as_left(
         for order, entry_id in enumerate(named, mark.order + start)
         if (state := held.get(entry_id)) is not None
         and state.order == order
-        and state.consumer is not None
-        and state.consumer.name == command.consumer
+        and state.is_held_by(command.consumer)
     ]

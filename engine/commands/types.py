@@ -324,10 +324,13 @@ class Nack(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class XNack(StreamCommand, frozen=True, kw_only=True):
+    """With `consumer` what this one holds, and nothing else. Reply: `Outcomes`, an ID for each mention."""
+
     settles: ClassVar[bool] = True
 
     group: str
     nack: Nack
+    consumer: str | None = None
 
     def named_ids(self) -> Ids:
         return self.nack.ids

@@ -215,7 +215,8 @@ class DeleteConsumer(StreamCommand, frozen=True, kw_only=True):
 
 
 class DeadLetterEntries(StreamCommand, frozen=True, kw_only=True):
-    """Move pending entries to the group's dead-letter stream, by hand. Reply: `DeadLettered`.
+    """Move pending entries to the group's dead-letter stream, by hand; with `consumer` what this one holds,
+    and nothing else. Reply: `DeadLettered`.
 
     As many as go into one frame; the others stay pending, for the next call.
     """
@@ -226,6 +227,7 @@ class DeadLetterEntries(StreamCommand, frozen=True, kw_only=True):
     group: str
     ids: Ids
     reason: str
+    consumer: str | None = None
 
     def grown_streams(self, keyspace: Keyspace, quota: Quota) -> Sequence[str]:
         # As where a delivery moves them: they are counted already, in the stream that they come from.
@@ -427,8 +429,8 @@ class Acknowledge(StreamCommand, frozen=True, kw_only=True):
 
 
 class Extend(StreamCommand, frozen=True, kw_only=True):
-    """Start the idle time of pending entries anew, of those that the consumer holds; they count no delivery.
-    Reply: `Claimed`, with these alone, as of XCLAIM with JUSTID.
+    """Start the idle time of pending entries anew, of those that the consumer holds; what was released is the
+    consumer's again. They count no delivery. Reply: `Outcomes`, each ID once.
     """
 
     group: str

@@ -7,7 +7,7 @@ import asyncio
 import json
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,7 +31,7 @@ from app.metrics.counters import Door as Label
 from app.metrics.tracing import Tracer
 from app.server import http_server
 from app.settings import Settings
-from engine import Engine
+from engine import Engine, EngineProtocol
 from tests.app.conftest import calling
 from tests.app.policies import FixedPolicy, principal_with
 from tests.app.resp.conftest import Wire
@@ -94,7 +94,7 @@ class EndingPolicy(FixedPolicy):
 class Bench:
     """A gateway with all ways in, and one caller who may not use `secret`."""
 
-    def __init__(self, app: App, engine: Engine, policy: EndingPolicy, directory: Path) -> None:
+    def __init__(self, app: App, engine: EngineProtocol, policy: EndingPolicy, directory: Path) -> None:
         self.app = app
         self.gateway = app.gateway
         self.engine = engine
@@ -130,7 +130,6 @@ class Bench:
         if self._server is not None:
             self._server.close()
         await self.resp.close()
-        await self.engine.close()
 
     async def wire(self) -> Wire:
         """A connection to the port for Redis clients."""
@@ -162,9 +161,28 @@ class Bench:
         return come()
 
 
+Opening = Callable[[HandClock], AbstractAsyncContextManager[EngineProtocol]]
+
+
+@asynccontextmanager
+async def embedded(clock: HandClock) -> AsyncIterator[EngineProtocol]:
+    """An engine in this process, without a disk."""
+    engine = Engine.open(None, clock=clock)
+    await engine.start()
+    try:
+        yield engine
+    finally:
+        await engine.close()
+
+
 @asynccontextmanager
 async def opened(
-    directory: Path, *, principal: Principal | None = None, is_front: bool = False, **settings: Any
+    directory: Path,
+    *,
+    principal: Principal | None = None,
+    opening: Opening = embedded,
+    is_front: bool = False,
+    **settings: Any,
 ) -> AsyncIterator[Bench]:
     """A gateway that listens for HTTP and for Redis clients. Every caller is the principal; a front has its
     engine behind a connection.
@@ -185,15 +203,14 @@ async def opened(
     policy = EndingPolicy(principal or FaultyPrincipal("tester", allowed.grants))
     # Its tracer is that of the bench.
     app = await asyncio.to_thread(lambda: App(Gateway(limits, clock, policy), fast_path=True))
-    engine = Engine.open(None, clock=clock)
-    await engine.start()
-    app.gateway.open((await join(engine)).remote if is_front else engine)
-    bench = Bench(app, engine, policy, directory)
-    await bench.resp.start()
-    try:
-        yield bench
-    finally:
-        await bench.close()
+    async with opening(clock) as engine:
+        app.gateway.open((await join(engine)).remote if is_front else engine)
+        bench = Bench(app, engine, policy, directory)
+        await bench.resp.start()
+        try:
+            yield bench
+        finally:
+            await bench.close()
 
 
 class Door:
@@ -389,7 +406,8 @@ class WebSocket(Door):
     """Frames."""
 
     @asynccontextmanager
-    async def _talking(self, bench: Bench) -> AsyncIterator[ClientConnection]:
+    async def talking(self, bench: Bench) -> AsyncIterator[ClientConnection]:
+        """A connection that has said hello."""
         async with connect(
             f"ws://127.0.0.1:{await bench.port()}/v1/ws",
             subprotocols=[Subprotocol("weir.v1")],
@@ -406,7 +424,7 @@ class WebSocket(Door):
         got = ""
         # A fault ends the connection.
         with suppress(ConnectionClosed):
-            async with self._talking(bench) as connection:
+            async with self.talking(bench) as connection:
                 for frame in sent:
                     await connection.send(json.dumps({"ref": "r", **frame}))
                     last = {"error", "entries" if frame["op"] in ("subscribe", "consume") else "ok"}
@@ -441,7 +459,7 @@ class WebSocket(Door):
 
     async def stay(self, bench: Bench, staying: Callable[[], None]) -> str:
         got = ""
-        async with self._talking(bench) as connection:
+        async with self.talking(bench) as connection:
             staying()
             try:
                 while "goaway" not in got:

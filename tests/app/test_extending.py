@@ -25,16 +25,18 @@ async def owners(http: httpx.AsyncClient) -> list[tuple[str | None, int]]:
     return [(row["consumer"], row["delivery_count"]) for row in rows]
 
 
-async def test_only_what_is_held_is_extended(held: httpx.AsyncClient) -> None:
-    """What is another's, was given back or is not pending stays as it is; nothing counts as delivered."""
-    before = await owners(held)
+async def test_only_what_no_other_holds_is_extended(held: httpx.AsyncClient) -> None:
+    """What was given back is held again; what is another's or not pending stays as it is; nothing counts as
+    delivered.
+    """
+    assert await owners(held) == [("a", 1), ("b", 1), (None, 1)]
     body = {"consumer": "a", "ids": ["1-0", "2-0", "3-0", "9-0"]}
     answer = await held.post(EXTEND, json=body)
     assert answer.json() == {
-        "extended": 1,
-        "results": {"1-0": "extended", "2-0": "not_held", "3-0": "not_held", "9-0": "not_held"},
+        "extended": 2,
+        "results": {"1-0": "extended", "2-0": "not_held", "3-0": "extended", "9-0": "absent"},
     }
-    assert await owners(held) == before == [("a", 1), ("b", 1), (None, 1)]
+    assert await owners(held) == [("a", 1), ("b", 1), ("a", 1)]
     assert (await held.post("/v1/commands", json=["WEIR.EXTEND", "s", "g", "b", "1-0", "2-0"])).json() == {
         "result": ["2-0"]
     }

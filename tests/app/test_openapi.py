@@ -250,7 +250,7 @@ def test_no_operation_needs_credentials() -> None:
 
 def test_the_document_is_small() -> None:
     """A refusal is described once for each status, not once for each operation."""
-    assert len(msgspec.json.encode(DOCUMENT)) < 316_000
+    assert len(msgspec.json.encode(DOCUMENT)) < 318_000
 
 
 def test_no_schema_has_a_title_that_was_made_up() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from app.main import create_app
 from app.settings import Settings
-from engine import Engine, entries
+from engine import Engine, EngineProtocol, entries
 from engine.commands import FlushAll, NewSchedule, SetSchedule, XAdd
 from engine.recurrence import Rule
 from engine.storage.memory import MemoryStorage
@@ -55,7 +55,7 @@ BY_HTTP: Final = [door for door in DOORS if type(door) is Http]
 DROPPED: Final = "weir_schedules_dropped_total"
 
 
-async def prepare(engine: Engine, scheduled: str = "a") -> None:
+async def prepare(engine: EngineProtocol, scheduled: str = "a") -> None:
     """The streams `a` and `b`, of which one has schedules."""
     for stream in "ab":
         await reply_to(engine, XAdd(stream=stream, bodies=[BODY]))

@@ -133,7 +133,7 @@ async def test_by_hand_only_what_is_pending(engine: ClusterEngine) -> None:
     """Named twice it goes once; a group without a dead-letter stream has none of it."""
     wanted = [ids.make(5, 1), ids.make(5, 9), ids.make(5, 1)]
     bury = DeadLetterEntries(stream="s", group="g", ids=wanted, reason="bad")
-    assert await reply_to(engine, bury) == DeadLettered("dead", [ids.make(5, 1)])
+    assert await reply_to(engine, bury) == DeadLettered("dead", [ids.make(5, 1)], [])
     assert [(one["weir-id"], one["weir-reason"]) for one in await letters(engine)] == [("5-1", "bad")]
     await reply_to(engine, UpdateGroup(stream="s", group="g", policy={"dead_letter_stream": None}))
     with pytest.raises(EngineError, match="no dead-letter stream"):
@@ -162,9 +162,10 @@ async def test_after_a_failure_it_is_repeated_and_stored_once(engine: ClusterEng
     assert (len(await letters(engine)), await pending(engine)) == (1, 1)
 
 
-async def look(engine: ClusterEngine, sequence: int) -> Dying:
+async def look(engine: ClusterEngine, sequence: int, consumer: str | None = None) -> Dying:
     """An entry on its way out, before anything is done."""
-    wanted = DeadLetterEntries(stream="s", group="g", ids=[ids.make(5, sequence)], reason="bad")
+    named = [ids.make(5, sequence)]
+    wanted = DeadLetterEntries(stream="s", group="g", ids=named, reason="bad", consumer=consumer)
     request = words.only_request(wanted)
     found: list[Any] = []
 
@@ -185,6 +186,26 @@ async def test_what_was_settled_in_between_is_no_dead_letter(engine: ClusterEngi
     await reply_to(engine, XAck(stream="s", group="g", ids=[ids.make(5, 0)]))
     assert (await dead_letters.move(engine.run_request, dying)).ids == []
     assert await letters(engine) == []
+
+
+@pytest.mark.parametrize("pausing", [1, 2])
+async def test_what_another_has_claimed_in_between_is_no_dead_letter(
+    engine: ClusterEngine, pausing: int
+) -> None:
+    """Its consumer says that it is to die, and is found to hold it; then it is another's."""
+    steps = 0
+
+    async def run(request: BackendRequest) -> Any:
+        nonlocal steps
+        steps += 1
+        if steps == pausing:
+            await deliver(engine, "claim")
+        return await engine.run_request(request)
+
+    dying = await look(engine, 0, "a")
+    assert [due.consumer for due in dying.due] == ["a"]
+    assert (await dead_letters.move(run, dying)).ids == []
+    assert (await letters(engine), await pending(engine)) == ([], 2)
 
 
 @pytest.mark.parametrize("pausing", [1, 2])

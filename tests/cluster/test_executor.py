@@ -67,7 +67,6 @@ from engine.commands import (
 from engine.replies import (
     Added,
     Archived,
-    Claimed,
     ConfigValues,
     Deletions,
     Edges,
@@ -77,6 +76,7 @@ from engine.replies import (
     Listing,
     Measured,
     MetadataPage,
+    Outcomes,
     PendingList,
     PendingSummary,
     Presence,
@@ -301,11 +301,11 @@ async def test_extending_takes_nothing_from_others(engine: ClusterEngine) -> Non
         await reply_to(engine, msgspec.structs.replace(reading(consumer=consumer), count=1))
     command = Extend(stream="s", group="g", consumer="a", ids=[first, second, second + 1, first])
     held = await reply_to(engine, command)
-    assert isinstance(held, Claimed)
-    assert [(entry.id, entry.delivery_count) for entry in held.entries] == [(first, 1)]
+    assert held == Outcomes([first], [second])
     pending = await reply_to(engine, XPendingRange(stream="s", group="g", start=0, end=ids.ID_MAX, count=9))
     assert isinstance(pending, PendingList)
-    assert [(row.id, row.consumer) for row in pending.entries] == [(first, "a"), (second, "b")]
+    rows = [(row.id, row.consumer, row.delivery_count) for row in pending.entries]
+    assert rows == [(first, "a", 1), (second, "b", 1)]
     command = Extend(stream="s", group="none", consumer="a", ids=[first])
     assert (await refused(engine, command)).code == "no_group"
 

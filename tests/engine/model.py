@@ -434,11 +434,15 @@ class Model(ModelTurns):
         retry_count: int | None = None,
         force: bool = False,
         delay: int = 0,
+        consumer: str | None = None,
     ) -> Reply:
         found = self._group(key, group)
         released = 0
         until = self.now + delay if delay else None
+        others = {one for one, state in found.pending.items() if consumer not in (None, state.owner)}
         for entry_id in entry_ids:
+            if entry_id in others:
+                continue
             if entry_id in found.pending:
                 before = found.pending[entry_id].count
             elif force and self.streams[key].find(entry_id):
@@ -451,6 +455,21 @@ class Model(ModelTurns):
         if released and not delay:
             self.signal(key)
         return released
+
+    def extend(self, key: str, group: str, consumer: str, *entry_ids: Id) -> Reply:
+        found = self._group(key, group)
+        pending = {one: found.pending[one] for one in sorted(set(entry_ids)) if one in found.pending}
+        held = {
+            entry_id: one
+            for entry_id, one in pending.items()
+            if one.owner == consumer or (one.owner is None and one.until is None)
+        }
+        if held or consumer in found.consumers:
+            self._see(key, group, consumer)
+        for entry_id, one in held.items():
+            found.deliver(entry_id, consumer, self.now, one.count)
+            found.consumers[consumer].active = self.now
+        return list(map(show, held))
 
     def xpending(self, key: str, group: str) -> Reply:
         found = self._group(key, group)

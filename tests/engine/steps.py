@@ -260,10 +260,13 @@ def xreadgroup(draw: st.DrawFn, *, newest: bool, streams_max: int = 2) -> ModelS
 
 @st.composite
 def settling(draw: st.DrawFn, *, newest: bool) -> ModelStep:
-    """XACK, XACKDEL, XNACK."""
+    """XACK, XACKDEL, XNACK, WEIR.NACK, WEIR.EXTEND."""
     key, group, some = draw(keys), draw(groups), draw(id_lists)
-    kind = draw(st.sampled_from(["XACK", "XACKDEL", "XNACK"] if newest else ["XACK"]))
+    kind = draw(st.sampled_from(["XACK", "XACKDEL", "XNACK", "WEIR.EXTEND"] if newest else ["XACK"]))
     shown = list(map(show, some))
+    if kind == "WEIR.EXTEND":
+        consumer = draw(consumers)
+        return _step(kind, key, group, consumer, *shown, play=_model("extend", key, group, consumer, *some))
     if kind == "XACK":
         return _step("XACK", key, group, *shown, play=_model("xack", key, group, *some))
     if kind == "XACKDEL":
@@ -272,12 +275,12 @@ def settling(draw: st.DrawFn, *, newest: bool) -> ModelStep:
         return _step("XACKDEL", *words, play=_model("xackdel", key, group, ref, *some))
     mode, retry, force = draw(st.sampled_from(["SILENT", "FAIL", "FATAL"])), draw(few), draw(st.booleans())
     words = [key, group, mode, "IDS", len(some), *shown, *_options(retrycount=retry), *_flags(force=force)]
-    more = {"retry_count": retry, "force": force}
-    delay = draw(delays) if newest else 0
-    if delay:
-        words += ["DELAY", delay]
-        return _step("WEIR.NACK", *words, play=_model("xnack", key, group, mode, *some, delay=delay, **more))
-    return _step("XNACK", *words, play=_model("xnack", key, group, mode, *some, **more))
+    more: dict[str, Any] = {"retry_count": retry, "force": force}
+    delay, holder = draw(delays), None if force else draw(st.none() | consumers)
+    own = _options(delay=delay or None, consumer=holder)
+    more |= {"delay": delay, "consumer": holder}
+    name = "WEIR.NACK" if own else "XNACK"
+    return _step(name, *words, *own, play=_model("xnack", key, group, mode, *some, **more))
 
 
 def deferring(key: str, group: str, entry_id: Id, delay: int) -> ModelStep:

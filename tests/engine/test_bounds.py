@@ -43,6 +43,7 @@ from engine.replies import (
     Claimed,
     Deletions,
     GroupRead,
+    Outcomes,
     PendingSummary,
     StreamsRead,
     Trimmed,
@@ -194,7 +195,7 @@ def test_an_id_named_twice_counts_twice(house: House) -> None:
     assert isinstance(claimed, Claimed)
     assert [one.delivery_count for one in claimed.entries] == [2, 3]
     nack = Nack(ids=[ONE, ONE], mode=NackMode.SILENT)
-    assert house.run(XNack(stream="s", group="g", nack=nack)) == 2
+    assert house.run(XNack(stream="s", group="g", nack=nack)) == Outcomes([ONE, ONE], [])
     taken = house.run(
         XAutoClaim(stream="s", group="g", consumer="c", min_idle_ms=0, start=0, count=10, just_ids=True)
     )

@@ -175,14 +175,14 @@ def test_by_hand(house: House) -> None:
     dead_lettered = house.of(
         DeadLettered, DeadLetterEntries(stream="s", group="g", ids=wanted, reason="bad ü")
     )
-    assert dead_lettered == DeadLettered("dead", [id_of("2-0"), ONE])
+    assert dead_lettered == DeadLettered("dead", [id_of("2-0"), ONE], [])
     assert [pairs[1:] for pairs in house.pairs("dead")] == [
         letter("2-0", "c", 1, "bad ü"),
         letter("1-0", "c", 1, "bad ü"),
     ]
     assert [each for each, _ in house.key("s").groups["g"].pending.items()] == [id_of("3-0")]
     again = house.of(DeadLettered, DeadLetterEntries(stream="s", group="g", ids=wanted, reason="again"))
-    assert again == DeadLettered("dead", [])
+    assert again == DeadLettered("dead", [], [])
 
 
 def test_by_hand_without_a_place_to_go(house: House) -> None:

@@ -1,9 +1,9 @@
 """Extending what a consumer holds: its idle time begins anew, and nothing else changes."""
 
 from engine import ids
-from engine.commands import EnsureGroup, Extend, Maintain, XReadGroup
+from engine.commands import EnsureGroup, Extend, Maintain, UpdateGroup, XReadGroup
 from engine.commands.types import Cursor
-from engine.replies import Claimed
+from engine.replies import Outcomes
 from tests.engine.house import House, id_of
 
 TIMEOUT_MS = 1_000
@@ -11,7 +11,7 @@ TIMEOUT_MS = 1_000
 
 def extend(house: House, consumer: str, *entry_ids: str) -> list[str]:
     command = Extend(stream="s", group="g", consumer=consumer, ids=list(map(id_of, entry_ids)))
-    return [ids.format(entry.id) for entry in house.of(Claimed, command).entries]
+    return list(map(ids.format, house.of(Outcomes, command).done))
 
 
 def begin(house: House) -> None:
@@ -41,12 +41,26 @@ def test_the_time_to_acknowledge_counts_from_the_last_word(house: House) -> None
 
 
 def test_an_entry_that_is_not_its_own_is_left_alone(house: House) -> None:
-    """Given back, deferred, acknowledged or another's."""
+    """Deferred, acknowledged or another's."""
     begin(house)
     house.call("XCLAIM", "s", "g", "b", "0", "1-0", "JUSTID")
     house.call("WEIR.NACK", "s", "g", "FAIL", "IDS", "1", "2-0", "DELAY", "5000")
     assert extend(house, "a", "1-0", "2-0", "2-0", "3-0") == []
     assert owners(house) == {"1-0": "b", "2-0": None}
+
+
+def test_what_has_timed_out_and_was_given_to_no_one_is_its_own_again(house: House) -> None:
+    """Though the consumer was removed meanwhile. It is no delivery, and outlasts a restart."""
+    begin(house)
+    house.run(UpdateGroup(stream="s", group="g", policy={"consumer_timeout_ms": TIMEOUT_MS}))
+    house.now_ms += 2 * TIMEOUT_MS
+    house.run(Maintain())
+    assert owners(house) == {"1-0": None, "2-0": None}
+    assert not house.key("s").groups["g"].consumers
+    assert extend(house, "a", "2-0") == ["2-0"]
+    house.restart()
+    assert owners(house) == {"1-0": None, "2-0": "a"}
+    assert [state.delivery_count for _, state in house.key("s").groups["g"].pending.items()] == [1, 1]
 
 
 def test_extending_counts_no_delivery_and_no_id_twice(house: House) -> None:

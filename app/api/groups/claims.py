@@ -101,10 +101,12 @@ class Extension(RequestModel):
 
 
 class ExtendedEntries(ResponseModel):
-    """How many the consumer still holds, and the result for each."""
+    """How many the consumer holds from now on, and the result for each. `not_held`: another one holds it, or
+    it is deferred; `absent`: it is not pending.
+    """
 
     extended: Count
-    results: dict[str, Literal["extended", "not_held"]]
+    results: dict[str, Literal["extended", "not_held", "absent"]]
 
 
 @router.post(_GROUP + "/extend", Action.CONSUME, model=ExtendedEntries, refusals=_REFUSALS, writes=True)
@@ -112,15 +114,13 @@ async def extend_entries(
     request: RequestParameter, stream: StreamName, group: GroupName, given: Extension
 ) -> Response:
     """Say that the work on these entries goes on: their idle time begins anew (`ack_timeout_ms`,
-    `min_idle_ms`). What the consumer does not hold any more stays as it is.
+    `min_idle_ms`). What was given back or has timed out, and was given to no one since, is the consumer's
+    again.
     """
     request.require(Action.CONSUME, stream, group, given.consumer)
     command = Extend(stream=stream, group=group, consumer=given.consumer, ids=given.ids)
     (reply,) = await group_calls.write(request, command)
-    assert isinstance(reply, Claimed), "an extension answers what is held"
-    held = {entry.id for entry in reply.entries}
-    results = {ids.format(one): "extended" if one in held else "not_held" for one in given.ids}
-    return request.respond(200, orjson.dumps({"extended": len(held), "results": results}))
+    return request.respond(200, group_calls.outcomes(reply, given.ids, "extended"))
 
 
 class AutoClaim(RequestModel):

@@ -8,6 +8,7 @@ Must never know: what a request does with a group.
 from collections.abc import Callable, Sequence
 from typing import Annotated, Protocol, TypeVar
 
+import orjson
 from fastapi import Query
 from pydantic import BaseModel
 
@@ -15,9 +16,9 @@ from app.http.models import Whole
 from app.http.prepared import PreparedRead
 from app.http.requests import Request
 from app.http.responses import Response
-from engine import EngineError
+from engine import EngineError, ids
 from engine.commands import Command, Exists
-from engine.replies import Reply
+from engine.replies import Outcomes, Reply
 
 A = TypeVar("A", bound=Response | BaseModel)
 
@@ -53,6 +54,14 @@ async def _precise(request: Request, refusal: EngineError) -> EngineError:
     if refusal.code != "no_group" or await request.execute(Exists(streams=[stream])):
         return refusal
     return EngineError("no_stream", refusal.redis, f"there is no stream {stream!r}", stream=stream)
+
+
+def outcomes(reply: Reply, named: Sequence[int], done: str) -> bytes:
+    """With how many of the entries it was done, and the result for each; both by the word for that."""
+    assert isinstance(reply, Outcomes), "it answers what became of each"
+    words = dict.fromkeys(reply.done, done) | dict.fromkeys(reply.not_held, "not_held")
+    results = {ids.format(one): words.get(one, "absent") for one in named}
+    return orjson.dumps({done: len(reply.done), "results": results})
 
 
 class _Named(Protocol):

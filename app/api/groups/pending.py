@@ -1,7 +1,6 @@
 """Pending entries of a group: listing, acknowledging, releasing and dead-lettering them."""
 
 import asyncio
-from collections.abc import Sequence
 from typing import Annotated, Final, Literal
 
 import orjson
@@ -10,7 +9,7 @@ from pydantic import Field
 
 from app.api.groups import group_calls
 from app.api.groups.acks import acks
-from app.auth import Action
+from app.auth import ANY_CONSUMER, Action
 from app.errors import invalid
 from app.http.models import (
     Bound,
@@ -249,9 +248,12 @@ class Negation(RequestModel):
     """Entries to give back. The delivery count goes one back (`silent`), stays (`fail`) or becomes the
     largest number (`fatal`), unless `retry_count` sets it. `force` takes entries that are not pending, too.
     With `delay_ms` they come back after that time, seven days at most, and until then belong to no consumer.
+    With `consumer`, which a worker names, what that one does not hold any more stays as it is; `force` does
+    not go with it.
     """
 
     ids: LookedUpIds
+    consumer: ConsumerName | None = None
     mode: Literal["silent", "fail", "fatal"]
     retry_count: Count | None = None
     force: bool = False
@@ -259,10 +261,12 @@ class Negation(RequestModel):
 
 
 class Released(ResponseModel):
-    """How many were given back, and the result for each."""
+    """How many were given back, and the result for each. `not_held`: the `consumer` that was named does not
+    hold it; `absent`: it is not pending.
+    """
 
     released: Count
-    results: dict[str, Literal["released", "absent"]]
+    results: dict[str, Literal["released", "not_held", "absent"]]
 
 
 @router.post(_GROUP + "/nack", Action.CONSUME, model=Released, refusals=_REFUSALS, writes=True, fast=True)
@@ -270,29 +274,31 @@ async def nack_entries(
     request: RequestParameter, stream: StreamName, group: GroupName, given: Negation
 ) -> Response:
     """Give entries back: they have no owner, and the next reader that claims gets them first (XNACK)."""
-    replies = await group_calls.write(request, *_nacks(stream, group, given))
-    words = ["released" if reply == 1 else "absent" for reply in replies]
-    results = dict(zip(map(ids.format, given.ids), words, strict=True))
-    return request.respond(200, orjson.dumps({"released": words.count("released"), "results": results}))
-
-
-def _nacks(stream: str, group: str, given: Negation) -> Sequence[XNack]:
-    """One command for each ID, so that each has its result."""
-    mode = NackMode(given.mode)
-    nacks = (
-        Nack(ids=(one,), mode=mode, retry_count=given.retry_count, force=given.force, delay_ms=given.delay_ms)
-        for one in given.ids
+    if given.force and given.consumer is not None:
+        raise invalid("/force", "it does not go with consumer, since none holds what it takes: leave one out")
+    request.require(Action.CONSUME, stream, group, given.consumer or ANY_CONSUMER)
+    nack = Nack(
+        ids=given.ids,
+        mode=NackMode(given.mode),
+        retry_count=given.retry_count,
+        force=given.force,
+        delay_ms=given.delay_ms,
     )
-    return [XNack(stream=stream, group=group, nack=nack) for nack in nacks]
+    command = XNack(stream=stream, group=group, nack=nack, consumer=given.consumer)
+    (reply,) = await group_calls.write(request, command)
+    return request.respond(200, group_calls.outcomes(reply, given.ids, "released"))
 
 
 # ---- dead letters
 
 
 class DeadLettering(RequestModel):
-    """Pending entries to move to the group's dead-letter stream."""
+    """Pending entries to move to the group's dead-letter stream. With `consumer`, which a worker names, what
+    that one does not hold any more stays as it is.
+    """
 
     ids: Ids
+    consumer: ConsumerName | None = None
     reason: Annotated[str, Field(max_length=REASON_CHARS_MAX)] = "by hand"
 
 
@@ -307,6 +313,10 @@ class DeadLetteredEntries(ResponseModel):
             "own, and these as `weir-id`"
         ),
     ]
+    not_held: Annotated[
+        list[IdText],
+        Field(description="pending, and not held by the `consumer` that was named; absent without one"),
+    ] = absent()
 
 
 @router.post(
@@ -316,9 +326,13 @@ async def dead_letter_entries(
     request: RequestParameter, stream: StreamName, group: GroupName, given: DeadLettering
 ) -> Response:
     """Move pending entries to the group's dead-letter stream, as many as one turn takes."""
-    command = DeadLetterEntries(stream=stream, group=group, ids=given.ids, reason=given.reason)
+    request.require(Action.CONSUME, stream, group, given.consumer or ANY_CONSUMER)
+    command = DeadLetterEntries(
+        stream=stream, group=group, ids=given.ids, reason=given.reason, consumer=given.consumer
+    )
     (reply,) = await group_calls.write(request, command)
     assert isinstance(reply, DeadLettered), "dead-lettering answers what was moved"
-    return request.respond(
-        200, DeadLetteredEntries(stream=reply.stream, ids=list(map(ids.format, reply.ids)))
-    )
+    answer: dict[str, object] = {"stream": reply.stream, "ids": list(map(ids.format, reply.ids))}
+    if given.consumer is not None:
+        answer["not_held"] = list(map(ids.format, reply.not_held))
+    return request.respond(200, orjson.dumps(answer))

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from app.auth import UNAUTHENTICATED, Action, Principal, Resource
+from app.auth.principal import NAME_CONSUMER
 from app.auth.rate_limiter import caller_of
 from app.doors.resp.transaction import Transaction, Watched
 from app.redis.request import CommandRequest
@@ -134,6 +135,8 @@ class RespClient:
             return EngineError("unauthenticated", NOAUTH)
         if principal.may(action, resource):
             return None
+        if principal.has_to_name_consumer(action, resource):
+            return EngineError("forbidden", f"NOPERM {NAME_CONSUMER}")
         if resource.stream is not None and principal.may_somewhere(action):
             return EngineError("forbidden", "NOPERM No permissions to access a key")
         return EngineError(

@@ -231,8 +231,8 @@ class AckFrame(ClientFrame, frozen=True, kw_only=True, tag="ack"):
 
 
 class NackFrame(ClientFrame, frozen=True, kw_only=True, tag="nack"):
-    """Return entries to the group, at once or after `delay_ms`. `fail` keeps the delivery count, `silent`
-    takes one off it, `fatal` sets it to the maximum.
+    """Return entries that the consumer holds to the group, at once or after `delay_ms`. `fail` keeps the
+    delivery count, `silent` takes one off it, `fatal` sets it to the maximum.
     """
 
     sub: Sub
@@ -419,6 +419,13 @@ class OkFrame(ServerFrame, frozen=True, kw_only=True, tag="ok"):
     next: dict[Name, Id] | UnsetType = UNSET
     acknowledged: int | UnsetType = UNSET
     released: int | UnsetType = UNSET
+    not_held: (
+        Annotated[
+            list[Id],
+            Meta(description="pending, and not given back: others hold them, or no consumer does"),
+        ]
+        | UnsetType
+    ) = UNSET
     expires_at: str | UnsetType | None = UNSET
     result: Annotated[Raw, Meta(extra_json_schema={"description": "of a command"})] | UnsetType = UNSET
 

@@ -31,7 +31,16 @@ from app.live.feeds import FeedEnd
 from engine import EngineError, ids
 from engine.commands import Command, Cursor, Exists, Nack, XAck, XAckDel, XNack
 from engine.errors import ENTRIES_DAMAGED, OF_BACKEND
-from engine.replies import Deletions, GroupInfo, GroupRead, PendingList, Reply, StreamDeliveries, StreamEnd
+from engine.replies import (
+    Deletions,
+    GroupInfo,
+    GroupRead,
+    Outcomes,
+    PendingList,
+    Reply,
+    StreamDeliveries,
+    StreamEnd,
+)
 
 
 class GroupReader:
@@ -246,7 +255,8 @@ class GroupReader:
         )
         delay_ms = 0 if frame.delay_ms is UNSET else frame.delay_ms
         nack = Nack(ids=wanted, mode=frames.nack_mode(frame), delay_ms=delay_ms)
-        command = XNack(stream=work.consumer.key.stream, group=work.consumer.key.group, nack=nack)
+        stream, group, consumer = work.consumer.key
+        command = XNack(stream=stream, group=group, nack=nack, consumer=consumer)
         return self._settle(work, frame, wanted, command, "released")
 
     def _settle(
@@ -262,9 +272,10 @@ class GroupReader:
             if isinstance(reply, EngineError):
                 return [self._table.error(frame.ref, to_refusal(reply))]
             work.consumer.release(wanted)
-            settled = reply.results if isinstance(reply, Deletions) else None
-            number = sum(one != -1 for one in settled) if settled is not None else reply
-            answer: Effects = [] if frame.ref is UNSET else [SendFrame(frames.ok(frame.ref, {word: number}))]
+            members: dict[str, object] = {word: _settled(reply)}
+            if isinstance(reply, Outcomes) and reply.not_held:
+                members["not_held"] = list(map(ids.format, reply.not_held))
+            answer: Effects = [] if frame.ref is UNSET else [SendFrame(frames.ok(frame.ref, members))]
             return [*answer, *self.go_on(work), *self._table.close_if_idle()]
 
         return [self._table.submit([command], done, shared=isinstance(command, XAck))]
@@ -293,6 +304,13 @@ class GroupReader:
             return self.go_on(work)
 
         return self._table.submit([check.command], done)
+
+
+def _settled(reply: Reply) -> Reply:
+    """With how many entries it was done."""
+    if isinstance(reply, Deletions):
+        return sum(one != -1 for one in reply.results)
+    return len(reply.done) if isinstance(reply, Outcomes) else reply
 
 
 def _paused_frame(name: str, *, paused: bool) -> bytes:

@@ -80,24 +80,27 @@ def xnack(words: Words) -> CommandRequest:
     """XNACK key group <SILENT|FAIL|FATAL> IDS numids id … [RETRYCOUNT n] [FORCE]."""
     stream, group = stream_name(words.take()), group_name(words.take())
     try:
-        return for_engine(XNack(stream=stream, group=group, nack=_nack(words)), replies.count)
+        return for_engine(XNack(stream=stream, group=group, nack=_nack(words)[0]), replies.done_count)
     except EngineError as refusal:
         return refused_behind_group([stream], group, refusal, _no_group(group))
 
 
 def weir_nack(words: Words) -> CommandRequest:
-    """WEIR.NACK key group <SILENT|FAIL|FATAL> [DELAY milliseconds] IDS numids id … [RETRYCOUNT n] [FORCE]."""
+    """WEIR.NACK key group <SILENT|FAIL|FATAL> [DELAY milliseconds] [CONSUMER consumer] IDS numids id …
+    [RETRYCOUNT n] [FORCE]: how many were given back, with a consumer of those that it holds.
+    """
     stream, group = stream_name(words.take()), group_name(words.take())
-    nack = _nack(words, may_delay=True)
-    return for_engine(XNack(stream=stream, group=group, nack=nack), replies.count)
+    nack, consumer = _nack(words, of_weir=True)
+    command = XNack(stream=stream, group=group, nack=nack, consumer=consumer)
+    return for_engine(command, replies.done_count)
 
 
 def extend(words: Words) -> CommandRequest:
-    """WEIR.EXTEND key group consumer id [id …]: the IDs that the consumer still holds."""
+    """WEIR.EXTEND key group consumer id [id …]: the IDs that the consumer holds from now on."""
     stream, group = stream_name(words.take()), group_name(words.take())
     consumer = consumer_name(words.take())
     command = Extend(stream=stream, group=group, consumer=consumer, ids=entry_ids(words.rest()))
-    return for_engine(command, replies.just_ids)
+    return for_engine(command, replies.done_ids)
 
 
 def pause(words: Words) -> CommandRequest:
@@ -119,13 +122,14 @@ def _no_group(group: str) -> Callable[[str, Presence], EngineError]:
     return lambda stream, _: errors.no_group(stream, group)
 
 
-def _nack(words: Words, *, may_delay: bool = False) -> Nack:
+def _nack(words: Words, *, of_weir: bool = False) -> tuple[Nack, str | None]:
     mode = _NACK_MODES.get(words.option())
     if mode is None:
         raise errors.invalid("ERR mode must be SILENT, FAIL, or FATAL")
     retry_count: int | None = None
     force = False
     delay_ms = 0
+    consumer: str | None = None
     named: list[bytes] | None = None
     while words.left:
         if words.took(b"IDS", values=1):
@@ -138,14 +142,21 @@ def _nack(words: Words, *, may_delay: bool = False) -> Nack:
             retry_count = integer_from(words.take(), 0, INTEGER_MAX, refusal)
         elif words.took(b"FORCE"):
             force = True
-        elif may_delay and words.took(b"DELAY", values=1):
+        elif of_weir and words.took(b"DELAY", values=1):
             refusal = f"ERR DELAY is a number of milliseconds up to {DELAY_MS_MAX}, which are seven days"
             delay_ms = integer_from(words.take(), 0, DELAY_MS_MAX, refusal)
+        elif of_weir and words.took(b"CONSUMER", values=1):
+            consumer = consumer_name(words.take())
         else:
             raise errors.invalid(f"ERR Unrecognized XNACK option '{echo(words.take())}'")
     if named is None:
         raise errors.invalid("ERR syntax error, expected IDS keyword")
-    return Nack(ids=entry_ids(named), mode=mode, retry_count=retry_count, force=force, delay_ms=delay_ms)
+    if force and consumer is not None:
+        raise errors.invalid(
+            "ERR FORCE does not go with CONSUMER, since none holds what it takes: leave one out"
+        )
+    given = Nack(ids=entry_ids(named), mode=mode, retry_count=retry_count, force=force, delay_ms=delay_ms)
+    return given, consumer
 
 
 def xpending(words: Words) -> CommandRequest:

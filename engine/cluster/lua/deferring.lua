@@ -9,6 +9,11 @@ local function pending_row(stream, group, id)
   return not rows.err and rows[1] or nil
 end
 
+-- Whether this consumer holds it; with '' any one may, or none. What was given back has no consumer of a client's.
+local function is_held_by(row, consumer)
+  return consumer == '' or (row[2] == consumer and consumer ~= RELEASED and consumer ~= DEFERRED)
+end
+
 -- Release what is due, for the next reader. Returns after how many ms the next one is, nil for none.
 local function release_due(stream, meta)
   local deferred, now = beside(meta, 'd'), clock_ms()

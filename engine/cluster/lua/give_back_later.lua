@@ -1,9 +1,10 @@
--- Give entries of a group back: at once, or after a delay. The reply is how many.
+-- Give entries of a group back: at once, or after a delay. The reply is for each whether it was done (1), it is not
+-- pending (0), or not this consumer's (-1).
 -- KEYS: stream, meta
 -- ARGV: group, the delivery count ('less' by one, the 'same', or a number), whether entries that are not pending are
---       given back too, delay (ms), IDs
+--       given back too, delay (ms), their consumer ('' for any), IDs
 local stream, group, count, delay_ms = KEYS[1], ARGV[1], ARGV[2], tonumber(ARGV[4])
-local is_forced = ARGV[3] == '1'
+local is_forced, consumer = ARGV[3] == '1', ARGV[5]
 redis.call('XPENDING', stream, group)
 
 -- Nothing where it stays as it is, which may be more than a number of Lua's.
@@ -15,11 +16,13 @@ local function count_words(row)
   return 'RETRYCOUNT', tonumber(count) and count or math.max(0, times - 1)
 end
 
-local found = 0
-for i = 5, #ARGV do
-  local id = ARGV[i]
+local outcomes = {}
+for i = 6, #ARGV do
+  local id, outcome = ARGV[i], 0
   local row = pending_row(stream, group, id)
-  if row or is_forced then
+  if row and not is_held_by(row, consumer) then
+    outcome = -1
+  elseif row or is_forced then
     local owner, time_ms = RELEASED, 0
     if delay_ms > 0 then
       owner, time_ms = DEFERRED, string.format('%.0f', clock_ms())
@@ -29,7 +32,8 @@ for i = 5, #ARGV do
     if is_forced then
       words[#words + 1] = 'FORCE'
     end
-    found = found + #redis.call(unpack(words))
+    outcome = #redis.call(unpack(words))
   end
+  outcomes[#outcomes + 1] = outcome
 end
-return found
+return outcomes

@@ -24,10 +24,11 @@ OTHERS: Final = [{"group": "h", "consumer": "c"}, {"group": "g", "consumer": "d"
 
 
 class Case(NamedTuple):
-    """A command on a group, and whether it is a consumer's."""
+    """A command on a group, and whether it is a consumer's; or takes entries from any, and names none."""
 
     words: str
     consumer: bool = False
+    of_any: bool = False
 
 
 CASES: Final = (
@@ -35,7 +36,7 @@ CASES: Final = (
     Case("XREADGROUP GROUP {group} {consumer} STREAMS s 0", consumer=True),
     Case("XACK s {group} 1-0"),
     Case("XACKDEL s {group} KEEPREF IDS 1 1-0"),
-    Case("XNACK s {group} FAIL IDS 1 1-0"),
+    Case("XNACK s {group} FAIL IDS 1 1-0", of_any=True),
     Case("XCLAIM s {group} {consumer} 0 1-0", consumer=True),
     Case("XAUTOCLAIM s {group} {consumer} 0 0", consumer=True),
     Case("XGROUP CREATE s {group} 0"),
@@ -43,7 +44,8 @@ CASES: Final = (
     Case("XGROUP CREATECONSUMER s {group} {consumer}", consumer=True),
     Case("XGROUP DELCONSUMER s {group} {consumer}", consumer=True),
     Case("XGROUP DESTROY s {group}"),
-    Case("WEIR.NACK s {group} FAIL DELAY 5 IDS 1 1-0"),
+    Case("WEIR.NACK s {group} FAIL DELAY 5 IDS 1 1-0", of_any=True),
+    Case("WEIR.NACK s {group} FAIL CONSUMER {consumer} IDS 1 1-0", consumer=True),
     Case("WEIR.EXTEND s {group} {consumer} 1-0", consumer=True),
     Case("WEIR.PAUSE s {group}"),
     Case("WEIR.RESUME s {group}"),
@@ -122,7 +124,8 @@ async def test_a_command_is_refused_where_the_grant_is_narrower(
     for case in CASES:
         for names in (OWN, *OTHERS):
             other_group = names["group"] != OWN["group"]
-            other_consumer = has_consumer and case.consumer and names["consumer"] != OWN["consumer"]
+            is_other = case.of_any or (case.consumer and names["consumer"] != OWN["consumer"])
+            other_consumer = has_consumer and is_other
             asked = words(case, names)
             for before in ((), ALLOWED):
                 if door.name == "RESP blocked" and not (other_group or other_consumer):
@@ -146,8 +149,8 @@ async def test_nothing_is_done_to_a_whole_stream(bench: Bench, door: Door) -> No
 
 BODIES: Final[dict[str, dict[str, Any]]] = {
     "ackEntries": {"ids": ["1-0"]},
-    "nackEntries": {"ids": ["1-0"], "mode": "fail"},
-    "deadLetterEntries": {"ids": ["1-0"]},
+    "nackEntries": {"ids": ["1-0"], "mode": "fail", "consumer": "{consumer}"},
+    "deadLetterEntries": {"ids": ["1-0"], "consumer": "{consumer}"},
     "extendEntries": {"ids": ["1-0"], "consumer": "{consumer}"},
     "claimEntries": {"ids": ["1-0"], "consumer": "{consumer}", "min_idle_ms": 0},
     "autoclaimEntries": {"consumer": "{consumer}", "min_idle_ms": 0},

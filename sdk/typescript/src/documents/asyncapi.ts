@@ -139,8 +139,8 @@ export interface components {
         };
         /**
          * NackFrame
-         * @description Return entries to the group, at once or after `delay_ms`. `fail` keeps the delivery count, `silent`
-         *         takes one off it, `fatal` sets it to the maximum.
+         * @description Return entries that the consumer holds to the group, at once or after `delay_ms`. `fail` keeps the
+         *         delivery count, `silent` takes one off it, `fatal` sets it to the maximum.
          */
         readonly NackFrame: {
             /** @enum {unknown} */
@@ -407,6 +407,8 @@ export interface components {
             };
             readonly acknowledged?: number;
             readonly released?: number;
+            /** @description pending, and not given back: others hold them, or no consumer does */
+            readonly not_held?: readonly string[];
             readonly expires_at?: string | null;
             /** @description of a command */
             readonly result?: unknown;

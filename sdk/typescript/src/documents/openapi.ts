@@ -32,8 +32,8 @@ export interface paths {
             readonly cookie?: never;
         };
         /**
-         * The same as the root, and what the backend cannot do.
-         * @description The same as the root, and what the backend cannot do.
+         * The same as the root, what the gateway can do, and what the backend cannot.
+         * @description The same as the root, what the gateway can do, and what the backend cannot.
          */
         readonly get: operations["getVersion"];
         readonly put?: never;
@@ -866,8 +866,8 @@ export interface paths {
         readonly get?: never;
         readonly put?: never;
         /**
-         * Say that the work on these entries goes on: their idle time begins anew (`ack_timeout_ms`, `min_idle_ms`). What the consumer does not hold any more stays as it is.
-         * @description Say that the work on these entries goes on: their idle time begins anew (`ack_timeout_ms`, `min_idle_ms`). What the consumer does not hold any more stays as it is.
+         * Say that the work on these entries goes on: their idle time begins anew (`ack_timeout_ms`, `min_idle_ms`). What was given back or has timed out, and was given to no one since, is the consumer's again.
+         * @description Say that the work on these entries goes on: their idle time begins anew (`ack_timeout_ms`, `min_idle_ms`). What was given back or has timed out, and was given to no one since, is the consumer's again.
          */
         readonly post: operations["extendEntries"];
         readonly delete?: never;
@@ -1337,10 +1337,16 @@ export interface components {
             readonly stream: string;
             /** @description of the entries that were moved, in the source; their dead letters have IDs of their own, and these as `weir-id` */
             readonly ids: readonly string[];
+            /** @description pending, and not held by the `consumer` that was named; absent without one */
+            readonly not_held?: readonly string[];
         };
-        /** @description Pending entries to move to the group's dead-letter stream. */
+        /**
+         * @description Pending entries to move to the group's dead-letter stream. With `consumer`, which a worker names, what
+         *     that one does not hold any more stays as it is.
+         */
         readonly DeadLettering: {
             readonly ids: readonly string[];
+            readonly consumer?: string | null;
             /** @description `by hand` by default */
             readonly reason?: string | null;
         };
@@ -1459,12 +1465,15 @@ export interface components {
             readonly pairs?: readonly (readonly string[])[];
             readonly meta?: components["schemas"]["Meta"];
         };
-        /** @description How many the consumer still holds, and the result for each. */
+        /**
+         * @description How many the consumer holds from now on, and the result for each. `not_held`: another one holds it, or
+         *     it is deferred; `absent`: it is not pending.
+         */
         readonly ExtendedEntries: {
             /** Format: int64 */
             readonly extended: number;
             readonly results: {
-                readonly [key: string]: "extended" | "not_held";
+                readonly [key: string]: "extended" | "not_held" | "absent";
             };
         };
         /** @description Entries that a consumer still works on. */
@@ -1865,9 +1874,12 @@ export interface components {
          * @description Entries to give back. The delivery count goes one back (`silent`), stays (`fail`) or becomes the
          *     largest number (`fatal`), unless `retry_count` sets it. `force` takes entries that are not pending, too.
          *     With `delay_ms` they come back after that time, seven days at most, and until then belong to no consumer.
+         *     With `consumer`, which a worker names, what that one does not hold any more stays as it is; `force` does
+         *     not go with it.
          */
         readonly Negation: {
             readonly ids: readonly string[];
+            readonly consumer?: string | null;
             /** @enum {string} */
             readonly mode: "silent" | "fail" | "fatal";
             readonly retry_count?: number | null;
@@ -2056,12 +2068,15 @@ export interface components {
             readonly dead_letter_id: string;
             readonly id: string | null;
         };
-        /** @description How many were given back, and the result for each. */
+        /**
+         * @description How many were given back, and the result for each. `not_held`: the `consumer` that was named does not
+         *     hold it; `absent`: it is not pending.
+         */
         readonly Released: {
             /** Format: int64 */
             readonly released: number;
             readonly results: {
-                readonly [key: string]: "released" | "absent";
+                readonly [key: string]: "released" | "not_held" | "absent";
             };
         };
         /** @description How many pending entries the consumer held. */
@@ -2506,8 +2521,9 @@ export interface components {
             readonly guard?: boolean | null;
         };
         /**
-         * @description The same, and `missing`: what clients cannot have of this backend; empty for Weir's own log. Left out
-         *     while the gateway is not ready.
+         * @description The same; and `missing`: what clients cannot have of this backend; empty for Weir's own log. Left out
+         *     while the gateway is not ready. And `features`: members of requests that older gateways refuse.
+         *     `nack_consumer`: `consumer` of `nackEntries`, `dead_letter_consumer` of `deadLetterEntries`.
          */
         readonly Version: {
             readonly name: string;
@@ -2515,6 +2531,7 @@ export interface components {
             readonly links: {
                 readonly [key: string]: string;
             };
+            readonly features: readonly string[];
             readonly missing?: readonly string[];
         };
         /**
