@@ -34,6 +34,14 @@ def test_acknowledge_and_give_back(url: str, stream: str) -> None:
     assert (missing.code, "no group" in missing.err) == (1, True)
 
 
+def test_of_a_consumer_what_it_holds_is_given_back(url: str, stream: str) -> None:
+    work(url, stream)
+    redis(url, "XCLAIM", stream, "g", "other", "0", "1-0", "JUSTID")
+    said = weir(url, "nack", stream, "g", "1-0", "2-0", "--consumer", "other").out
+    assert said == "given back 1 of 2: others were not pending, or not held by other\n"
+    assert [row[1] for row in redis(url, "XPENDING", stream, "g", "-", "+", 1)] == [""]
+
+
 def test_delete_entries(url: str, stream: str) -> None:
     work(url, stream)
     assert weir(url, "delete", stream, "1-0", "5-0", "8-0").out == "deleted 2 of 3: 1 absent\n"

@@ -23,11 +23,15 @@ from weir import Client
 
 RECORDED: Final = Path(__file__).with_name("recorded.json")
 # What each gateway before has refused.
-REFUSED: Final = (
-    "/v1/streams/paged/entries?after=0&cursor=generation",
-    "/v1/streams/paged/tail?after=0&cursor=generation",
-    "/v1/tail?stream=one&stream=two&after=0&cursor=generation",
+REFUSED: Final[tuple[tuple[str, str, Any], ...]] = (
+    ("GET", "/v1/streams/paged/entries?after=0&cursor=generation", None),
+    ("GET", "/v1/streams/paged/tail?after=0&cursor=generation", None),
+    ("GET", "/v1/tail?stream=one&stream=two&after=0&cursor=generation", None),
+    ("POST", "/v1/streams/late/groups/g/nack", {"ids": ["5-0"], "mode": "fail", "consumer": "a"}),
+    ("POST", "/v1/streams/late/groups/g/dead-letter", {"ids": ["5-1"], "consumer": "a"}),
 )
+# What each gateway before says of itself.
+ABOUT: Final = "/v1"
 _KEPT: Final = ("content-type", "last-event-id", "accept", "retry-after")
 
 
@@ -61,6 +65,9 @@ class _Recording(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.do_POST()
 
+    def do_PUT(self) -> None:
+        self.do_POST()
+
     def do_DELETE(self) -> None:
         self.do_POST()
 
@@ -85,13 +92,14 @@ def _answer(response: http.client.HTTPResponse) -> dict[str, Any]:
     return {"status": response.status, "answer_headers": _kept(response.headers), "answer": text.decode()}
 
 
-def _ask(behind: tuple[str, int], path: str) -> dict[str, Any]:
+def _ask(behind: tuple[str, int], method: str, path: str, body: Any = None) -> dict[str, Any]:
     connection = http.client.HTTPConnection(*behind, timeout=30)
     accept = "text/event-stream" if "/tail" in path else "application/json"
-    connection.request("GET", path, headers={"accept": accept})
+    content = None if body is None else json.dumps(body)
+    connection.request(method, path, content, {"accept": accept, "content-type": "application/json"})
     answer = _answer(connection.getresponse())
     connection.close()
-    return {"method": "GET", "path": path, **answer}
+    return {"method": method, "path": path, **answer}
 
 
 def main() -> None:
@@ -108,7 +116,8 @@ def main() -> None:
                 seen = scenario(client)
             proxy.shutdown()
         recorded["scenarios"][name] = {"seen": seen, "exchanges": exchanges}
-    recorded["refused"] = [_ask(behind, path) for path in REFUSED]
+    recorded["refused"] = [_ask(behind, *one) for one in REFUSED]
+    recorded["about"] = _ask(behind, "GET", ABOUT)
     recorded["overloaded"] = publish_overloaded()
     for end in ENDS:
         recorded["ends"][end] = asyncio.run(converse(url, end))

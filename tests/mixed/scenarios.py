@@ -4,6 +4,7 @@ Knows: methods that both have. Must never know: which client or gateway it is.
 """
 
 from collections.abc import Callable
+from inspect import signature
 from typing import Any
 
 from weir import Client, Gap
@@ -52,8 +53,22 @@ def tail_several(client: Client) -> Seen:
     return {"tail": sorted(next(tail).id for _ in range(2))}
 
 
+def settle_late(client: Client) -> Seen:
+    """What one consumer gives up after another has taken it over; it says who it is, where its client can."""
+    _publish(client, "late", "5-0", "5-1")
+    group = client.group("late", "g")
+    group.ensure(start="0", dead_letter={"stream": "late-dead"})
+    group.read("a")
+    client.command("XCLAIM", "late", "g", "b", 0, "5-0", "5-1", "JUSTID")
+    named: Any = {"consumer": "a"} if "consumer" in signature(group.nack).parameters else {}
+    group.nack("5-0", **named)
+    moved = group.dead_letter("5-1", **named)["ids"]
+    return {"moved": moved, "pending": client.command("XPENDING", "late", "g")}
+
+
 SCENARIOS: dict[str, Callable[[Client], Seen]] = {
     "read_pages": read_pages,
     "read_trimmed": read_trimmed,
+    "settle_late": settle_late,
     "tail_several": tail_several,
 }

@@ -36,6 +36,13 @@ const until = async (holds) => {
   }
   assert.fail("it did not come to that");
 };
+/** What is warned of from now on, until its `end`. */
+const mutedWarnings = () => {
+  const [said, { warn }] = [[], console];
+  console.warn = (text) => said.push(text);
+  said.end = () => (console.warn = warn);
+  return said;
+};
 const settled = (stream) => async () => {
   const info = await client.group(stream, "g").info().catch((error) => assert.equal(error.status, 404));
   return info?.pending === 0 && info.lag === 0;
@@ -539,6 +546,69 @@ for (const via of ["websocket", "long-poll"]) {
     assert.ok(left.length === 1 && [null, "other"].includes(left[0]), `${left}`);
   });
 
+  test(`what fails late stays with the worker that has it now, ${via}`, async () => {
+    const stream = fresh();
+    const group = client.group(stream, "g");
+    await client.publish(stream, { n: 0 });
+    const worker = new Worker(url, options(stream, { lease: "off", onError: () => worker.stop() }));
+    await worker.run(async ({ entry }) => {
+      await group.claim("other", [entry.id]);
+      throw new Error("too late");
+    });
+    const left = (await collect(group.pending())).map((one) => [one.consumer, one.delivery_count]);
+    assert.deepEqual(left, [["other", 2]]);
+  });
+
+  test(`what is done counts though the entry was lost, and is not begun again, ${via}`, async () => {
+    const stream = fresh();
+    const group = client.group(stream, "g");
+    await group.ensure("0", { ack_timeout_ms: 300 });
+    await client.publish(stream, { n: 0 });
+    const worker = new Worker(url, options(stream, { credit: 1 }));
+    const said = mutedWarnings();
+    let begun = 0;
+    const running = worker.run(async ({ entry }) => {
+      begun += 1;
+      // It is put off behind the worker's back.
+      await group.nack([entry.id], "fail", 700);
+      await until(() => said.some((one) => one.includes(`entry ${entry.id} of`)));
+      // And it comes back.
+      if (begun === 1) await until(async () => (await collect(group.pending()))[0]?.consumer === "c");
+    });
+    await until(settled(stream));
+    worker.stop();
+    await running;
+    said.end();
+    assert.equal(begun, 1);
+  });
+
+  test(`what is given back during an extension goes back after it, ${via}`, async () => {
+    const stream = fresh();
+    await client.publish(stream, { n: 0 });
+    let answer;
+    const answered = new Promise((resolve) => (answer = resolve));
+    const slow = async (target, init) => {
+      if (String(target).endsWith("/extend")) await answered;
+      return fetch(target, init);
+    };
+    const worker = new Worker(new Client({ url, fetch: slow }), options(stream, { lease: "off" }));
+    let begun = 0;
+    const running = worker.run(async (delivery) => {
+      begun += 1;
+      if (begun > 1) return;
+      const extending = delivery.extend();
+      delivery.nack("silent");
+      assert.deepEqual(worker.unconfirmed, []);
+      answer();
+      assert.equal(await extending, false);
+      assert.equal(worker.unconfirmed.length, 1);
+    });
+    await until(settled(stream));
+    worker.stop();
+    await running;
+    assert.equal(begun, 2);
+  });
+
   test(`a worker ends within its grace if the gateway is away, ${via}`, async () => {
     const stream = fresh();
     await client.publish(stream, { n: 0 });
@@ -586,6 +656,48 @@ for (const via of ["websocket", "long-poll"]) {
     assert.deepEqual(pending.map(({ consumer, delivery_count }) => [consumer, delivery_count]), Array(4).fill([null, 0]));
   });
 }
+
+test("a gateway that knows no consumer of a nack is sent what it knows", async () => {
+  const stream = fresh();
+  const group = client.group(stream, "g");
+  await group.ensure("0", { dead_letter: { stream: `${stream}-dead` } });
+  const { ids } = await client.publishBatch(stream, Array.from({ length: 4 }, (_, n) => ({ n })));
+  await group.read("a");
+  await group.claim("b", ids);
+  // One that says nothing of it; and several behind one address, of which the first does.
+  for (const [answered, ...given] of [[{ name: "weir" }, ids[0], ids[1]], [undefined, ids[2], ids[3]]]) {
+    const sent = [];
+    const old = async (target, init) => {
+      const { pathname } = new URL(target);
+      if (pathname === "/v1" && answered) return Response.json(answered);
+      const body = init.body && JSON.parse(init.body);
+      if (body?.consumer === undefined) return fetch(target, init);
+      sent.push(body);
+      return Response.json({ status: 422, code: "invalid", errors: [{ pointer: "/consumer", detail: "unknown member" }] }, { status: 422 });
+    };
+    const linked = new Client({ url, fetch: old }).group(stream, "g");
+    assert.deepEqual(await linked.nack([given[0]], "fail", 0, "a"), []);
+    assert.deepEqual((await linked.deadLetter([given[1]], "bad", "a")).ids, [given[1]]);
+    assert.equal(sent.length, answered ? 0 : 1);
+  }
+  assert.deepEqual((await collect(group.pending())).map(({ consumer }) => consumer), [null, null]);
+});
+
+test("what another consumer holds is not given back, nor made a dead letter", async () => {
+  const stream = fresh();
+  const group = client.group(stream, "g");
+  await group.ensure("0", { dead_letter: { stream: `${stream}-dead` } });
+  const { ids } = await client.publishBatch(stream, [{ n: 0 }, { n: 1 }]);
+  await group.read("a");
+  await group.claim("b", [ids[0]]);
+  const { ids: moved, not_held } = await group.deadLetter(ids, "bad", "b");
+  assert.deepEqual([moved, not_held], [[ids[0]], [ids[1]]]);
+  assert.deepEqual(await group.nack(ids, "fail", 0, "b"), [ids[1]]);
+  assert.deepEqual(await group.nack(ids, "fail", 0, "a"), []);
+  // No one has it: its consumer works on.
+  assert.deepEqual(await group.extend("a", ids), [ids[1]]);
+  await assert.rejects(group.nack(ids, "fail", 0, "a//b"), { code: "invalid_name" });
+});
 
 test("a gateway that does not know long cursors is asked for them once", async () => {
   const recorded = new URL("../mixed/recorded.json", import.meta.url);

@@ -33,6 +33,7 @@ from weir._calls import (
     TimedEntry,
 )
 from weir._cursors import STILL_THE_STREAM, Cursors
+from weir._features import DEAD_LETTER_CONSUMER, NACK_CONSUMER, refuses_consumer
 from weir._http import (
     CONNECT_S_MAX,
     Call,
@@ -51,7 +52,7 @@ from weir._http import (
 from weir._retrying import Outage, Retries
 from weir._sse import SILENCE_S_MAX, EventParser, Tail
 from weir.entries import Entry, Fields, Gap, Page, Published, encode_entry, gap_error
-from weir.errors import ApiError, ClientClosedError, NoAnswerError, NotFoundError
+from weir.errors import ApiError, ClientClosedError, NoAnswerError, NotAGatewayError, NotFoundError
 
 T = TypeVar("T")
 DEFAULT_URL = "http://127.0.0.1:8080"
@@ -87,6 +88,8 @@ class AsyncClient:
         # Whether the gateway can be used at the moment; two lines are logged of one that could not be.
         self.outage = Outage(self.url)
         self._cursors = Cursors()
+        # What the gateway says that it knows; None is to be asked.
+        self._features: frozenset[str] | None = None
         self._transport = transport
         self._open()
 
@@ -448,11 +451,37 @@ class AsyncClient:
         """Send an operation of `_calls.py`; what its answer holds."""
         return parse_response(await self.send(call.method, call.path, **call.options), call.parse)
 
+    async def _call_naming(
+        self, feature: str, consumer: str | None, call: Callable[[str | None], Call[T]]
+    ) -> T:
+        """Send an operation that names a consumer; without it, to a gateway that does not know that."""
+        named = consumer if consumer is not None and await self._knows(feature) else None
+        try:
+            return await self._call(call(named))
+        except ApiError as error:
+            if named is None or not refuses_consumer(error):
+                raise
+            self._features = frozenset()
+            return await self._call(call(None))
+
+    async def _knows(self, feature: str) -> bool:
+        """Whether the gateway says that it knows this: asked once, and again after a lost connection."""
+        known = self._features
+        if known is None:
+            try:
+                known = self._features = await self._call(_calls.features())
+            except (ApiError, NotAGatewayError):
+                # Not every proxy lets that through. What the gateway does not know it refuses.
+                return True
+        return feature in known
+
     async def _send_once(self, call: Call[Any]) -> httpx.Response:
         request = self.connection.request(self._http, call)
         try:
             response = await self._http.send(request)
         except httpx.RequestError as error:
+            # Another version may be there next time.
+            self._features = None
             raise unanswered(error, self.connection.url, repeatable=call.repeatable) from error
         if response.is_success:
             return response
@@ -510,6 +539,7 @@ class AsyncGroup:
 
     def __init__(self, client: AsyncClient, stream: str, group: str) -> None:
         self._call = client._call  # noqa: SLF001 - a group is a part of its client
+        self._call_naming = client._call_naming  # noqa: SLF001
         self.stream = stream
         self.name = group
 
@@ -569,18 +599,34 @@ class AsyncGroup:
         """Acknowledge entries, and with `delete` remove them from the stream; how many were pending."""
         return await self._call(_calls.ack(self.stream, self.name, ids, delete))
 
-    async def nack(self, *ids: str, mode: NackMode = "fail", delay_ms: int = 0) -> None:
+    async def nack(
+        self, *ids: str, mode: NackMode = "fail", delay_ms: int = 0, consumer: str | None = None
+    ) -> list[str]:
         """Give entries back: after a failure (`fail`), as if never delivered (`silent`), or for good
         (`fatal`). With `delay_ms` no reader gets them before that time is over.
-        """
-        await self._call(_calls.nack(self.stream, self.name, ids, mode, delay_ms))
 
-    async def dead_letter(self, *ids: str, reason: str | None = None) -> DeadLettered:
+        Say which `consumer` gives them back: what it does not hold any more stays with the one who has it.
+        Returns those IDs. Gateways that do not know that (up to 0.1) give back whatever is pending.
+        """
+        return await self._call_naming(
+            NACK_CONSUMER,
+            consumer,
+            lambda named: _calls.nack(self.stream, self.name, ids, mode, delay_ms, named),
+        )
+
+    async def dead_letter(
+        self, *ids: str, reason: str | None = None, consumer: str | None = None
+    ) -> DeadLettered:
         """Move pending entries to the group's dead-letter stream, as many as the gateway moves at once: call
         again for those that are still pending. As with `ack`, an entry that was moved in an attempt whose
-        answer was lost is not among the `ids` of the answer.
+        answer was lost is not among the `ids` of the answer. `consumer` as of `nack`: what it does not hold
+        is `not_held`.
         """
-        return await self._call(_calls.dead_letter(self.stream, self.name, ids, reason))
+        return await self._call_naming(
+            DEAD_LETTER_CONSUMER,
+            consumer,
+            lambda named: _calls.dead_letter(self.stream, self.name, ids, reason, named),
+        )
 
     async def redrive(
         self,
@@ -607,8 +653,9 @@ class AsyncGroup:
         return await self._call(_calls.claim(self.stream, self.name, body))
 
     async def extend(self, consumer: str, *ids: str) -> list[str]:
-        """Start the idle time of a consumer's own entries anew: the work on them goes on. The IDs that it
-        still holds; what was given to another consumer stays there.
+        """Start the idle time of a consumer's own entries anew: the work on them goes on. What has timed out
+        and was given to no one since is its own again. The IDs that it holds; what was given to another
+        consumer stays there.
         """
         return await self._call(_calls.extend(self.stream, self.name, consumer, ids))
 

@@ -72,10 +72,13 @@ class PendingEntry(TypedDict):
 
 
 class DeadLettered(TypedDict):
-    """`ids` in the source of the entries that became dead letters, and the stream that holds those."""
+    """`ids` in the source of the entries that became dead letters, and the stream that holds those.
+    `not_held`: pending, and not held by the consumer that was named.
+    """
 
     stream: str
     ids: list[str]
+    not_held: NotRequired[list[str]]
 
 
 class DeadLetterFilter(TypedDict, total=False):
@@ -483,12 +486,17 @@ def ack(stream: str, group: str, ids: Sequence[str], delete: References | None) 
     )
 
 
-def nack(stream: str, group: str, ids: Sequence[str], mode: NackMode, delay_ms: int) -> Call[None]:
-    """Give entries back to the group, at once or later."""
+def nack(
+    stream: str, group: str, ids: Sequence[str], mode: NackMode, delay_ms: int, consumer: str | None
+) -> Call[list[str]]:
+    """Give entries back to the group, at once or later; those that the consumer does not hold."""
     body: dict[str, object] = {"ids": list(ids), "mode": mode}
     if delay_ms:
         body["delay_ms"] = delay_ms
-    return Call("POST", f"{group_path(stream, group)}/nack", _nothing, body=body, repeatable=False)
+    if consumer is not None:
+        body["consumer"] = consumer
+    path = f"{group_path(stream, group)}/nack"
+    return Call("POST", path, lambda answer: _with_result(answer, "not_held"), body=body, repeatable=False)
 
 
 def claim(stream: str, group: str, body: Mapping[str, object]) -> Call[tuple[Entry, ...]]:
@@ -502,9 +510,12 @@ def claim(stream: str, group: str, body: Mapping[str, object]) -> Call[tuple[Ent
     )
 
 
-def dead_letter(stream: str, group: str, ids: Sequence[str], reason: str | None) -> Call[DeadLettered]:
+def dead_letter(
+    stream: str, group: str, ids: Sequence[str], reason: str | None, consumer: str | None
+) -> Call[DeadLettered]:
     """Move pending entries to the group's dead-letter stream."""
-    body = {"ids": list(ids)} | ({} if reason is None else {"reason": reason})
+    given = {"ids": list(ids), "reason": reason, "consumer": consumer}
+    body = {name: value for name, value in given.items() if value is not None}
     return Call("POST", f"{group_path(stream, group)}/dead-letter", as_is, body=body)
 
 
@@ -532,9 +543,10 @@ def redrive(
 
 
 def extend(stream: str, group: str, consumer: str, ids: Sequence[str]) -> Call[list[str]]:
-    """Start the idle time of one's own entries anew, delivery counts as they are; the IDs still held."""
+    """Start the idle time of one's own entries anew, delivery counts as they are; the IDs that are held."""
     body = {"consumer": consumer, "ids": list(ids)}
-    return Call("POST", f"{group_path(stream, group)}/extend", _still_held, body=body)
+    path = f"{group_path(stream, group)}/extend"
+    return Call("POST", path, lambda answer: _with_result(answer, "extended"), body=body)
 
 
 def group_read_many(
@@ -552,8 +564,8 @@ def group_read_many(
     )
 
 
-def _still_held(answer: Mapping[str, Any]) -> list[str]:
-    return [entry_id for entry_id, result in answer["results"].items() if result == "extended"]
+def _with_result(answer: Mapping[str, Any], word: str) -> list[str]:
+    return [entry_id for entry_id, result in answer["results"].items() if result == word]
 
 
 def list_pending(
@@ -574,6 +586,11 @@ def list_pending(
 def command(words: Sequence[str | int | float]) -> Call[Any]:
     """A Redis stream command; its reply as Redis shapes it."""
     return Call("POST", "/v1/commands", lambda answer: answer["result"], body=list(words), repeatable=False)
+
+
+def features() -> Call[frozenset[str]]:
+    """What the gateway knows that older ones refuse."""
+    return Call("GET", "/v1", lambda answer: frozenset(answer.get("features", ())))
 
 
 def ready() -> Call[Any]:

@@ -409,16 +409,19 @@ async def _settle_by_requests(
 async def give_back(
     group: "AsyncGroup", consumer: str, ids: list[str], mode: NackMode, delay_ms: int = 0
 ) -> None:
-    """Nack, without taking from others what an answer that was lost has given to them."""
+    """Nack, without taking from others what they have got since this consumer stalled, or by an attempt whose
+    answer was lost.
+    """
     pauses = Pauses()
     while ids:
         try:
-            return await group.nack(*ids, mode=mode, delay_ms=delay_ms)
+            await group.nack(*ids, mode=mode, delay_ms=delay_ms, consumer=consumer)
         except NoAnswerError:
             await pauses.pause()
             held = {one["id"] async for one in group.pending(consumer=consumer)}
             ids = [one for one in ids if one in held]
-    return None
+        else:
+            return
 
 
 async def _cancelled(*tasks: asyncio.Future[Any]) -> None:

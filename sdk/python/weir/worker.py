@@ -11,7 +11,7 @@ import contextlib
 import logging
 import math
 import signal
-import weakref
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -22,7 +22,7 @@ from weir import _tracing
 from weir._async_client import AsyncClient
 from weir._calls import NackMode, References
 from weir._http import Token, Verify
-from weir._leases import keep_leases
+from weir._leases import LostDeliveries, keep_leases
 from weir._links import LongPollLink, WebSocketLink, WorkerLink
 from weir._settling import Settlement
 from weir.entries import Entry, Gap
@@ -116,16 +116,17 @@ class Delivery:
 
     async def extend(self) -> bool:
         """Say that the work goes on, so that no other consumer takes the entry over; whether it is still
-        held. A worker does that by itself, unless its `lease` is `off`.
+        held, as `lost` says. A worker does that by itself, unless its `lease` is `off`.
         """
-        return await self._worker.extend(self)
+        await self._worker.extend_each([self])
+        return not self.lost and self._worker.is_held(self)
 
     @property
     def lost(self) -> bool:
-        """Whether the gateway has given the entry to another consumer meanwhile: stop working on it. What is
-        decided about it here does not count.
+        """Whether the gateway has given the entry to another consumer meanwhile: stop working on it. After
+        that only `ack()` counts, which says that the work is done all the same.
         """
-        return self._worker.has_lost(self)
+        return self._worker.tell_lost(self)
 
     async def __aenter__(self) -> Entry:
         return self.entry
@@ -134,7 +135,7 @@ class Delivery:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is None:
-            self.ack()
+            self._worker.finish(self)
         else:
             self.nack(mode="fail" if isinstance(error, Exception) else "silent")
 
@@ -209,8 +210,9 @@ class Worker:
         self._on_gone = on_gone
         self._retry = retry
         self._lease = lease
-        # What was given to another consumer while the program held it.
-        self._lost: weakref.WeakSet[Delivery] = weakref.WeakSet()
+        self._lost = LostDeliveries()
+        # What is being extended: were it given back meanwhile, the gateway might do that first.
+        self._extending: Counter[tuple[str, str]] = Counter()
         # The entry that was delivered last, of each stream.
         self._last_ids = dict.fromkeys(self.streams, "0-0")
         self._grace_s = grace_s
@@ -252,7 +254,7 @@ class Worker:
         ForbiddenError among it), ConsumerReplacedError where another connection took the consumer's place.
         """
         while (delivery := (await self._queue.get())[-1]) is not None:
-            if not delivery.lost:
+            if not self.tell_lost(delivery):
                 yield delivery
         # For others that iterate.
         self._enqueue(None)
@@ -342,8 +344,9 @@ class Worker:
 
     @property
     def unconfirmed(self) -> list[Settlement]:
-        """What the gateway has not confirmed yet, oldest first."""
-        return list(self._unconfirmed.values())
+        """What the gateway has not confirmed yet and may be sent, oldest first."""
+        unconfirmed = self._unconfirmed.items()
+        return [one for key, one in unconfirmed if one.kind == "ack" or not self._extending[key]]
 
     @property
     def is_paused(self) -> bool:
@@ -367,6 +370,10 @@ class Worker:
         if key in self._held or (settled is not None and (history or settled.kind == "ack")):
             return
         self._last_ids[entry.stream] = entry.id
+        if (lost := self._lost.take_back(key)) is not None:
+            # It is being worked on: it is not begun a second time.
+            self._held[key] = lost
+            return
         # Otherwise a settled entry has been given back, and comes again before the answer to that.
         self._unconfirmed.pop(key, None)
         if entry.deleted:
@@ -408,48 +415,64 @@ class Worker:
 
     def settle(self, delivery: Delivery, settlement: Settlement) -> None:
         """The program has decided about an entry that it holds; a second decision does not count, and none
-        about an entry of a stream that was deleted: another one may have its ID by now.
+        about an entry of a stream that was deleted: another one may have its ID by now. Of one that was lost
+        it counts that the work is done.
         """
-        if self._held.get(delivery.key) is not delivery:
+        counts = self._lost.settle(delivery, is_done=settlement.kind == "ack")
+        if not counts and not self.is_held(delivery):
             return
-        del self._held[delivery.key]
+        self._held.pop(delivery.key, None)
         self._unconfirmed[delivery.key] = settlement
         self._changed.set()
         self._link.wake()
 
-    async def extend(self, delivery: Delivery) -> bool:
-        """Start the idle time of an entry anew; whether this consumer still has it."""
-        stream, entry_id = delivery.key
-        group = self._client.group(stream, self.group)
-        is_held = entry_id in await group.extend(self.consumer, entry_id)
-        if not is_held:
-            self.lose([delivery])
-        return is_held
+    def finish(self, delivery: Delivery) -> None:
+        """The program has left an entry without a decision: the work is done, unless it was told to stop."""
+        if not self._lost.is_dropped(delivery):
+            delivery.ack()
+
+    async def extend_each(self, deliveries: Sequence[Delivery]) -> None:
+        """Start the idle time of entries of one stream anew, as far as the program holds them. What this
+        consumer has no more is lost.
+        """
+        held = [one for one in deliveries if self.is_held(one)]
+        if not held:
+            return
+        keys, group = [one.key for one in held], self._client.group(held[0].entry.stream, self.group)
+        self._extending.update(keys)
+        try:
+            extended = set(await group.extend(self.consumer, *(one.entry.id for one in held)))
+        finally:
+            self._extending.subtract(keys)
+            self._extending = +self._extending
+            self._link.wake()
+        self._lose([one for one in held if one.entry.id not in extended])
+
+    def is_held(self, delivery: Delivery) -> bool:
+        """Whether the program holds this entry, and has not decided about it."""
+        return self._held.get(delivery.key) is delivery
 
     @property
     def held(self) -> list[Delivery]:
         """What the program holds or is about to get."""
         return list(self._held.values())
 
-    def lose(self, deliveries: Sequence[Delivery]) -> None:
+    def tell_lost(self, delivery: Delivery) -> bool:
+        """Whether the entry was given to another consumer while the program held it, which knows that now."""
+        return self._lost.tell(delivery)
+
+    # --- inside -------------------------------------------------------------------------------------------
+
+    def _lose(self, deliveries: Sequence[Delivery]) -> None:
         """The gateway says that these are not this consumer's: what the program has not settled meanwhile is
         another's.
         """
-        for delivery in deliveries:
-            if self._held.get(delivery.key) is delivery:
-                del self._held[delivery.key]
-                self._lost.add(delivery)
-                log.warning(
-                    "entry %s of %s was given to another consumer", delivery.entry.id, delivery.entry.stream
-                )
+        for delivery in filter(self.is_held, deliveries):
+            del self._held[delivery.key]
+            self._lost.add(delivery)
+            log.warning("entry %s of %s is this consumer's no more", delivery.entry.id, delivery.entry.stream)
         self._changed.set()
         self._link.wake()
-
-    def has_lost(self, delivery: Delivery) -> bool:
-        """Whether the entry was given to another consumer while the program held it."""
-        return delivery in self._lost
-
-    # --- inside -------------------------------------------------------------------------------------------
 
     def _give_back(self) -> None:
         """What the program has not begun with goes back to the group as if it was never delivered."""
@@ -478,7 +501,7 @@ class Worker:
                 delivery.nack(mode="silent")
                 raise
             else:
-                delivery.ack()
+                self.finish(delivery)
 
     async def _keep_linked(self) -> None:
         try:
@@ -522,6 +545,7 @@ class Worker:
         for row in waiting:
             if row[-1] is None or row[-1].entry.stream != stream:
                 self._queue.put_nowait(row)
+        self._lost.forget(stream)
         self._held = {key: one for key, one in self._held.items() if key[0] != stream}
         self._unconfirmed = {key: one for key, one in self._unconfirmed.items() if key[0] != stream}
         self._changed.set()

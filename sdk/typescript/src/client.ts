@@ -458,19 +458,26 @@ export class Group {
 
   /**
    * Give entries back: after a failure, as if never delivered (`silent`), or for good (`fatal`). With `delayMs` no reader
-   * gets them before that time is over.
+   * gets them before that time is over. Say which `consumer` gives them back: what it does not hold any more stays with
+   * the one who has it. These IDs are returned. Gateways that do not know that give back whatever is pending.
    */
-  async nack(ids: readonly string[], mode: NackMode = "fail", delayMs = 0): Promise<void> {
-    await this.#post<"nackEntries">("/nack", { ids, mode, ...(delayMs > 0 && { delay_ms: delayMs }) }, false);
+  async nack(ids: readonly string[], mode: NackMode = "fail", delayMs = 0, consumer?: string): Promise<string[]> {
+    const body = { ids, mode, ...(delayMs > 0 && { delay_ms: delayMs }) };
+    const { results } = await this.#http.naming("nack_consumer", consumer, (named) =>
+      this.#post<"nackEntries">("/nack", { ...body, consumer: named }, false, "results"),
+    );
+    return withResult(results, "not_held");
   }
 
   /**
    * Move pending entries to the group's dead-letter stream, as many as the gateway moves at once: call again for those
    * that are still pending. As with `ack`, an entry that was moved in an attempt whose answer was lost is not among the
-   * `ids` of the answer.
+   * `ids` of the answer. `consumer` as of `nack`: what it does not hold is `not_held`.
    */
-  async deadLetter(ids: readonly string[], reason?: string): Promise<DeadLettered> {
-    return this.#post<"deadLetterEntries">("/dead-letter", { ids, reason }, true, "ids", "stream");
+  async deadLetter(ids: readonly string[], reason?: string, consumer?: string): Promise<DeadLettered> {
+    return this.#http.naming("dead_letter_consumer", consumer, (named) =>
+      this.#post<"deadLetterEntries">("/dead-letter", { ids, reason, consumer: named }, true, "ids", "stream"),
+    );
   }
 
   /**
@@ -495,12 +502,12 @@ export class Group {
   }
 
   /**
-   * Start the idle time of a consumer's own entries anew; the IDs that it still holds. What was given to another consumer
-   * stays there.
+   * Start the idle time of a consumer's own entries anew; the IDs that it holds. What has timed out and was given to no
+   * one since is its own again; what was given to another consumer stays there.
    */
   async extend(consumer: string, ids: readonly string[]): Promise<string[]> {
     const { results } = await this.#post<"extendEntries">("/extend", { consumer, ids }, true, "results");
-    return Object.entries(results).flatMap(([id, result]) => (result === "extended" ? [id] : []));
+    return withResult(results, "extended");
   }
 
   /** What was delivered and not acknowledged, by ID. */
@@ -539,6 +546,10 @@ export class Group {
     const signals = [call.signal, this.#signal].filter((signal) => signal !== undefined);
     return this.#http.json<T>(signals.length > 0 ? { ...call, signal: AbortSignal.any(signals) } : call, ...members);
   }
+}
+
+function withResult(results: Readonly<Record<string, string>>, word: string): string[] {
+  return Object.entries(results).flatMap(([id, result]) => (result === word ? [id] : []));
 }
 
 function streamPath(stream: string): string {

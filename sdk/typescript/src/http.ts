@@ -1,6 +1,7 @@
 /** One call of the API: how it is sent, what its answer means, whether to send it again. */
 
 import { bareCursor, isUnknownCursor, LONG_CURSORS } from "./cursors.js";
+import { refusesConsumer, type Feature } from "./features.js";
 import { apiError, ApiError, InvalidValueError, NoAnswerError, NotAGatewayError, type Problem } from "./errors.js";
 
 const RETRY_PAUSE_MS_MIN = 100;
@@ -55,6 +56,8 @@ export class Http {
   readonly #fetch: typeof fetch;
   /** Until a gateway refuses that. */
   #asksLongCursors = true;
+  /** What the gateway says that it knows; undefined is to be asked. */
+  #features: Promise<readonly string[]> | undefined;
 
   constructor(options: ClientOptions) {
     const origin = (globalThis as { location?: { origin?: string } }).location?.origin;
@@ -112,6 +115,31 @@ export class Http {
     });
   }
 
+  /** Send a call that names a consumer; without it, to a gateway that does not know that. */
+  async naming<T>(feature: Feature, consumer: string | undefined, send: (named?: string) => Promise<T>): Promise<T> {
+    const named = consumer !== undefined && (await this.#knows(feature)) ? consumer : undefined;
+    try {
+      return await send(named);
+    } catch (error) {
+      if (named === undefined || !refusesConsumer(error)) throw error;
+      this.#features = Promise.resolve([]);
+      return send();
+    }
+  }
+
+  /** Whether the gateway says that it knows this. It is asked once, and again once a connection was lost. */
+  async #knows(feature: Feature): Promise<boolean> {
+    this.#features ??= this.json<{ features?: readonly string[] }>({ path: "/v1" }).then(({ features = [] }) => features);
+    try {
+      return (await this.#features).includes(feature);
+    } catch (error) {
+      this.#features = undefined;
+      // Not every proxy lets that through. What the gateway does not know it refuses.
+      if (error instanceof ApiError || error instanceof NotAGatewayError) return true;
+      throw error;
+    }
+  }
+
   async #retried<T>(call: Call, attempt: () => Promise<T>): Promise<T> {
     const deadline = performance.now() + this.retryMs;
     for (let pauseMs = RETRY_PAUSE_MS_MIN; ; pauseMs = Math.min(2 * pauseMs, RETRY_PAUSE_MS_MAX)) {
@@ -166,6 +194,8 @@ export class Http {
       return await this.#fetch(url, init);
     } catch (error) {
       if (call.signal?.aborted) throw error;
+      // Another version may be there next time.
+      this.#features = undefined;
       throw unanswered(error, call, this.url);
     }
   }

@@ -51,7 +51,8 @@ export async function settleByRequest(
   }
   while (ids.length > 0) {
     try {
-      return await group.nack(ids, first?.detail as NackMode, first?.delayMs);
+      await group.nack(ids, first?.detail as NackMode, first?.delayMs, consumer);
+      return;
     } catch (error) {
       if (!(error instanceof NoAnswerError)) throw error;
       // Perhaps done: giving back again what another consumer holds by now would take it away.

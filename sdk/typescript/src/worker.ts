@@ -11,7 +11,7 @@ import {
   StreamDeletedError,
 } from "./errors.js";
 import { isTemporary, sleep } from "./http.js";
-import { keepLeases, type Holder } from "./leases.js";
+import { keepLeases, LostDeliveries, type Holder } from "./leases.js";
 import { batches, settleByRequest, type Settlement } from "./settlements.js";
 import { consumeOverSocket } from "./socket.js";
 
@@ -94,8 +94,8 @@ export interface Delivery {
    */
   extend(): Promise<boolean>;
   /**
-   * Whether the gateway has given the entry to another consumer meanwhile: stop working on it. What is decided about it
-   * here does not count.
+   * Whether the gateway has given the entry to another consumer meanwhile: stop working on it. After that only `ack()`
+   * counts, which says that the work is done all the same.
    */
   readonly lost: boolean;
 }
@@ -118,8 +118,9 @@ export class Worker {
   /** Of each stream what waits for the handler. */
   readonly #queues: Map<string, Delivery[]>;
   readonly #held = new Map<string, Delivery>();
-  /** What was given to another consumer while the program held it. */
-  readonly #lost = new WeakSet<Delivery>();
+  readonly #lost = new LostDeliveries();
+  /** How often each is being extended: were it given back meanwhile, the gateway might do that first. */
+  readonly #extending = new Map<string, number>();
   readonly #unconfirmed = new Map<string, Settlement>();
   readonly #stopping = new AbortController();
   /** Aborted at the very end: nothing is sent any more. */
@@ -157,9 +158,10 @@ export class Worker {
     return this.#stopping.signal;
   }
 
-  /** What the gateway has not confirmed yet. */
+  /** What the gateway has not confirmed yet and may be sent. */
   get unconfirmed(): Settlement[] {
-    return [...this.#unconfirmed.values()];
+    const all = [...this.#unconfirmed.values()];
+    return this.#extending.size === 0 ? all : all.filter((one) => one.kind === "ack" || !this.#extending.has(keyOf(one)));
   }
 
   /** Take no more entries: `run` ends once the work in hand is settled. Entries not begun go back to the group. */
@@ -200,9 +202,15 @@ export class Worker {
     const key = keyOf(entry);
     const settled = this.#unconfirmed.get(key);
     if (this.#held.has(key) || (settled && (history || settled.kind === "ack"))) return;
+    this.#lastIds.set(entry.stream, entry.id);
+    const lost = this.#lost.takeBack(key);
+    if (lost) {
+      // It is being worked on: it is not begun a second time.
+      this.#held.set(key, lost);
+      return;
+    }
     // Otherwise a settled entry has been given back, and comes again before the answer to that.
     this.#unconfirmed.delete(key);
-    this.#lastIds.set(entry.stream, entry.id);
     const delivery = this.#delivery(entry);
     this.#held.set(key, delivery);
     if (entry.deleted) delivery.ack();
@@ -250,7 +258,7 @@ export class Worker {
   }
 
   #delivery(entry: Entry): Delivery {
-    const [lost, { stream }] = [this.#lost, entry];
+    const [lost, key, { stream }] = [this.#lost, keyOf(entry), entry];
     const delivery: Delivery = {
       entry,
       ack: (remove) => this.#settle(delivery, { stream, id: entry.id, kind: "ack", detail: remove }),
@@ -260,36 +268,60 @@ export class Worker {
         this.#settle(delivery, { stream, id: entry.id, kind: "nack", detail: mode, delayMs: Math.round(ms) });
       },
       extend: async () => {
-        const held = await this.#group(stream).extend(this.options.consumer, [entry.id]);
-        if (held.length === 0) this.#lose(delivery);
-        return held.length > 0;
+        await this.#extend([delivery]);
+        return !delivery.lost && this.#held.get(key) === delivery;
       },
       get lost() {
-        return lost.has(delivery);
+        return lost.tell(key, delivery);
       },
     };
     return delivery;
   }
 
   #holder(): Holder {
-    const { consumer, claimMinIdleMs } = this.options;
-    return { consumer, claimMinIdleMs, held: () => [...this.#held.values()], lose: (one) => this.#lose(one) };
+    const { claimMinIdleMs } = this.options;
+    return { claimMinIdleMs, held: () => [...this.#held.values()], extend: (some) => this.#extend(some) };
+  }
+
+  /** Start the idle time of entries of one stream anew, as far as the program holds them. What is another's is lost. */
+  async #extend(deliveries: readonly Delivery[]): Promise<void> {
+    const held = deliveries.filter((one) => this.#held.get(keyOf(one.entry)) === one);
+    if (held[0] === undefined) return;
+    this.#noteExtending(held, 1);
+    try {
+      const ids = held.map(({ entry }) => entry.id);
+      const extended = new Set(await this.#group(held[0].entry.stream).extend(this.options.consumer, ids));
+      for (const one of held) if (!extended.has(one.entry.id)) this.#lose(one);
+    } finally {
+      this.#noteExtending(held, -1);
+      this.#notify();
+    }
+  }
+
+  #noteExtending(deliveries: readonly Delivery[], more: number): void {
+    for (const key of deliveries.map(({ entry }) => keyOf(entry))) {
+      const times = (this.#extending.get(key) ?? 0) + more;
+      if (times > 0) this.#extending.set(key, times);
+      else this.#extending.delete(key);
+    }
   }
 
   /** The gateway says that this is not this consumer's: unless the program has settled it meanwhile, it is another's. */
   #lose(delivery: Delivery): void {
-    const { id, stream } = delivery.entry;
-    if (this.#held.get(keyOf(delivery.entry)) !== delivery) return;
-    this.#held.delete(keyOf(delivery.entry));
-    this.#lost.add(delivery);
-    console.warn(`entry ${id} of ${stream} was given to another consumer`);
+    const [key, { id, stream }] = [keyOf(delivery.entry), delivery.entry];
+    if (this.#held.get(key) !== delivery) return;
+    this.#held.delete(key);
+    this.#lost.add(key, delivery);
+    console.warn(`entry ${id} of ${stream} is this consumer's no more`);
     this.#notify();
   }
 
   #settle(delivery: Delivery, settlement: Settlement): void {
-    // Settled before: the first word counts. Or of a stream that was deleted: another entry may have its ID by now.
+    // Settled before: the first word counts. Or of a stream that was deleted: another entry may have its ID by now. Of
+    // one that was lost it counts that the work is done.
     const key = keyOf(settlement);
-    if (this.#held.get(key) !== delivery) return;
+    const counts = this.#lost.settle(key, delivery, settlement.kind === "ack");
+    if (!counts && this.#held.get(key) !== delivery) return;
     this.#held.delete(key);
     this.#unconfirmed.set(key, settlement);
     this.#notify();
@@ -298,8 +330,8 @@ export class Worker {
   async #work(handle: Handler): Promise<void> {
     for (;;) {
       const delivery = this.streams.map((stream) => this.#queues.get(stream)).find((queue) => queue?.length)?.shift();
-      if (delivery?.lost) continue;
-      if (delivery) await this.#handle(handle, delivery);
+      if (delivery?.lost) this.#lost.forget(keyOf(delivery.entry), delivery);
+      else if (delivery) await this.#handle(handle, delivery);
       else if (this.stopping.aborted || this.#failure) return;
       else await this.#change;
     }
@@ -308,11 +340,14 @@ export class Worker {
   async #handle(handle: Handler, delivery: Delivery): Promise<void> {
     try {
       await handle(delivery);
-      delivery.ack();
+      // Unless it was told to stop, the work is done.
+      if (!this.#lost.isDropped(delivery)) delivery.ack();
     } catch (error) {
       delivery.retryIn(backoff(this.options.retry, delivery.entry.delivery_count ?? 1));
       if (this.options.onError) this.options.onError(error, delivery.entry);
       else console.error(`the handler failed for entry ${delivery.entry.id}`, error);
+    } finally {
+      this.#lost.forget(keyOf(delivery.entry), delivery);
     }
   }
 
@@ -362,6 +397,7 @@ export class Worker {
   /** What it holds of the stream and has not settled belongs to a group that is gone. */
   #forget(stream: string): void {
     this.#queues.set(stream, []);
+    this.#lost.forgetStream(stream);
     for (const [key, { entry }] of this.#held) if (entry.stream === stream) this.#held.delete(key);
     for (const [key, one] of this.#unconfirmed) if (one.stream === stream) this.#unconfirmed.delete(key);
     this.#notify();

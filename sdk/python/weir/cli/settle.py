@@ -60,6 +60,9 @@ class NackOptions(options.GatewayOptions):
     delay: Annotated[
         float, typer.Option(min=0, max=_DELAY_S_MAX, help="seconds until they come back, seven days at most")
     ] = 0
+    consumer: Annotated[
+        str | None, typer.Option(help="those that this consumer holds; without: whoever holds them")
+    ] = None
 
 
 def nack(given: NackOptions) -> None:
@@ -70,11 +73,14 @@ def nack(given: NackOptions) -> None:
     body: dict[str, object] = {"mode": given.mode}
     if given.delay:
         body["delay_ms"] = round(given.delay * 1000)
+    if given.consumer is not None:
+        body["consumer"] = given.consumer
     with given.connect() as client:
         done = sum(
             client.call("POST", path, body=body | {"ids": some})["released"] for some in _runs(given.ids)
         )
-    _say_counted("given back", done, given)
+    others = "" if given.consumer is None else f", or not held by {output.word(given.consumer)}"
+    _say_counted("given back", done, given, others)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,8 +155,8 @@ def _runs(ids: list[str]) -> list[list[str]]:
     return [unique[start : start + _CALL_IDS_MAX] for start in range(0, len(unique), _CALL_IDS_MAX)]
 
 
-def _say_counted(what: str, done: int, given: AckOptions | NackOptions) -> None:
+def _say_counted(what: str, done: int, given: AckOptions | NackOptions, or_what: str = "") -> None:
     asked = len(set(given.ids))
-    others = "" if done == asked else ": others were not pending"
+    others = "" if done == asked else f": others were not pending{or_what}"
     in_json = output.json_line({what.replace(" ", "_"): done})
     output.lines([in_json if given.as_json else f"{what} {done} of {asked}{others}"])
