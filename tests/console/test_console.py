@@ -5,9 +5,10 @@ Knows: the page by its ARIA roles and names. Must never know: its modules.
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
-from playwright.async_api import Locator, Page, expect
+from playwright.async_api import Locator, Page, Request, Route, expect
 
 from tests.console.conftest import ConsoleGateway
 
@@ -248,6 +249,49 @@ async def test_pending_entries_are_managed(page: Page, gateway: ConsoleGateway) 
     await expect(pending.get_by_role("row")).to_have_count(2)
     await pending.get_by_role("button", name=ids[1], exact=True).click()
     await expect(page.get_by_role("complementary", name="Entry")).to_contain_text(ids[1])
+
+
+async def test_what_another_consumer_holds_by_now_stays_with_it(page: Page, gateway: ConsoleGateway) -> None:
+    """Though the list shows it as another's yet; who has it is said."""
+    ids = await gateway.publish("taken", *({"n": str(n)} for n in range(3)))
+    await gateway.call(
+        "POST", "taken/groups", {"name": "team", "start": "0", "dead_letter": {"stream": "taken-dead"}}
+    )
+    await gateway.call("POST", "taken/groups/team/consumers/anna/read", {"count": 3})
+    seen = await gateway.call("GET", "taken/groups/team/pending?count=100")
+    is_asked = False
+
+    async def show(route: Route) -> None:
+        await (route.continue_() if is_asked else route.fulfill(json=seen))
+
+    def note(request: Request) -> None:
+        nonlocal is_asked
+        is_asked |= request.url.endswith(("/nack", "/dead-letter"))
+
+    await page.route(re.compile(r"/groups/team/pending\?"), show)
+    page.on("request", note)
+    await opened(page, gateway, "taken", "groups/team")
+    pending = page.get_by_role("region", name="Pending entries")
+    await expect(pending.get_by_role("row", name=ids[0])).to_contain_text("anna")
+    claim = {"consumer": "bert", "min_idle_ms": 0, "ids": ids[:1]}
+    await gateway.call("POST", "taken/groups/team/claim", claim)
+    await pending.get_by_label(f"Choose {ids[0]}").check()
+    await pending.get_by_label(f"Choose {ids[1]}").check()
+    await pending.get_by_role("button", name="Release").click()
+    await expect(page.locator(".toast").last).to_contain_text(
+        "Released 1 entry; 1 entry is held by bert since"
+    )
+    await expect(pending.get_by_role("row", name=ids[0])).to_have_text(re.compile(r"bert.*2$"))
+    is_asked = False
+    await expect(pending.get_by_role("row", name=ids[0])).to_contain_text("anna")
+    await pending.get_by_label(f"Choose {ids[0]}").check()
+    await pending.get_by_label(f"Choose {ids[2]}").check()
+    await pending.get_by_role("button", name="Dead letter…").click()
+    await page.get_by_role("button", name="Move to dead letters").click()
+    said = "Moved 1 entry to taken-dead; 1 entry is held by bert since"
+    await expect(page.locator(".toast").last).to_contain_text(said)
+    left: Any = (await gateway.call("GET", "taken/groups/team/pending?count=100"))["pending"]
+    assert [(one["id"], one["consumer"]) for one in left] == [(ids[0], "bert"), (ids[1], None)]
 
 
 async def test_a_policy_is_set_and_an_entry_moved_to_dead_letters(

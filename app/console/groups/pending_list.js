@@ -10,6 +10,7 @@ import { ask, show } from "../shared/dialogs.js";
 import { button, fill, h, makeHead, makeTable, reconcile, setText } from "../shared/dom.js";
 import { parseMs } from "../shared/fields.js";
 import { countEntries, formatCount, formatDuration, formatWhen } from "../shared/format.js";
+import { byConsumer, describeKept } from "./holders.js";
 import { Selection } from "./selection.js";
 
 /** @typedef {import("../shared/api.js").Pending} Pending */
@@ -149,15 +150,15 @@ export class PendingList extends EventTarget {
     this.draw(this.entries, true);
   }
 
-  /** The IDs that an action is for, as many as one request takes in each. */
+  /** The entries that an action is for, as many as one request takes in each. @returns {Promise<Pending[][]>} */
   async chosen() {
-    if (!this.isEverything) return [[...this.selection.ids]];
+    if (!this.isEverything) return [this.entries.filter(({ id }) => this.selection.ids.has(id))];
     const found = [];
     /** @type {string | undefined} */
     let start;
     do {
       const page = await api.listPending(this.stream, this.group, { ...this.wanted, start, count: SHOWN_MAX });
-      if (page.pending.length > 0) found.push(page.pending.map(({ id }) => id));
+      if (page.pending.length > 0) found.push(page.pending);
       start = page.more && page.next !== null ? `(${page.next}` : undefined;
     } while (start !== undefined);
     return found;
@@ -176,14 +177,38 @@ export class PendingList extends EventTarget {
 
   /** Run an action on the chosen entries. @template T @param {(ids: string[]) => Promise<T>} action
    * @param {(result: T) => number} count how many it was done to @param {(countText: string) => string} describe */
-  async run(action, count, describe) {
+  run(action, count, describe) {
+    return this.runEach(async (rows) => ({ done: count(await action(rows.map(({ id }) => id))), kept: [] }), describe);
+  }
+
+  /** Run one that names who holds them, as the list shows it: what another consumer holds by now stays there.
+   * @template T @param {(ids: string[], consumer?: string) => Promise<T>} action
+   * @param {(result: T) => {done: number, kept: string[]}} count @param {(countText: string) => string} describe */
+  runByHolder(action, count, describe) {
+    return this.runEach(async (rows) => {
+      const found = [];
+      for (const [consumer, ids] of byConsumer(rows)) found.push(count(await action(ids, consumer || undefined)));
+      return { done: found.reduce((sum, { done }) => sum + done, 0), kept: found.flatMap(({ kept }) => kept) };
+    }, describe);
+  }
+
+  /** @param {(rows: Pending[]) => Promise<{done: number, kept: string[]}>} action @param {(countText: string) => string} describe */
+  async runEach(action, describe) {
     if (this.selection.size === 0) return;
     const work = async () => {
       let done = 0;
-      for (const ids of await this.chosen()) done += count(await action(ids));
-      return done;
+      /** @type {string[]} */
+      const since = [];
+      for (const rows of await this.chosen()) {
+        const result = await action(rows);
+        done += result.done;
+        if (result.kept.length === 0) continue;
+        const now = await api.listPending(this.stream, this.group, { start: result.kept[0], count: SHOWN_MAX });
+        since.push(...describeKept(result.kept, now.pending));
+      }
+      return [describe(countEntries(done)), ...since].join("; ");
     };
-    if (await attempt(work, (done) => describe(countEntries(done)))) {
+    if (await attempt(work, (text) => text)) {
       this.selection.replace([]);
       this.isEverything = false;
     }
@@ -205,7 +230,11 @@ export class PendingList extends EventTarget {
   }
 
   release() {
-    return this.run((ids) => api.release(this.stream, this.group, ids), ({ released }) => released, (entries) => `Released ${entries}`);
+    return this.runByHolder(
+      (ids, consumer) => api.release(this.stream, this.group, ids, consumer),
+      ({ released, results }) => ({ done: released, kept: Object.keys(results).filter((id) => results[id] === "not_held") }),
+      (entries) => `Released ${entries}`,
+    );
   }
 
   async deadLetter() {
@@ -222,7 +251,11 @@ export class PendingList extends EventTarget {
     if (values === null) return;
     const reason = values.reason || undefined;
     const target = this.deadLetterStream;
-    await this.run((ids) => api.deadLetter(this.stream, this.group, ids, reason), ({ ids }) => ids.length, (entries) => `Moved ${entries} to ${target}`);
+    await this.runByHolder(
+      (ids, consumer) => api.deadLetter(this.stream, this.group, ids, consumer, reason),
+      ({ ids, not_held: kept = [] }) => ({ done: ids.length, kept }),
+      (entries) => `Moved ${entries} to ${target}`,
+    );
   }
 
   async claim() {

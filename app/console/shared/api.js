@@ -232,12 +232,15 @@ export const listPending = (stream, group, selection) => call("GET", `${path(str
 /** @param {string} stream @param {string} group @param {string[]} ids @returns {Promise<{acknowledged: number}>} */
 export const acknowledge = (stream, group, ids) => call("POST", `${path(stream, "groups", group, "ack")}`, { ids });
 
-/** @param {string} stream @param {string} group @param {string[]} ids @returns {Promise<{released: number}>} */
-export const release = (stream, group, ids) => call("POST", path(stream, "groups", group, "nack"), { ids, mode: "fail" });
+/** @param {string} stream @param {string} group @param {string[]} ids @param {string} [consumer] who holds them, as far as is known
+ * @returns {Promise<{released: number, results: Record<string, string>}>} */
+export const release = (stream, group, ids, consumer) =>
+  call("POST", path(stream, "groups", group, "nack"), { ids, mode: "fail", consumer });
 
-/** @param {string} stream @param {string} group @param {string[]} ids @param {string} [reason]
- * @returns {Promise<{stream: string, ids: string[]}>} */
-export const deadLetter = (stream, group, ids, reason) => call("POST", path(stream, "groups", group, "dead-letter"), { ids, reason });
+/** @param {string} stream @param {string} group @param {string[]} ids @param {string} [consumer] who holds them, as far as is known
+ * @param {string} [reason] @returns {Promise<{stream: string, ids: string[], not_held?: string[]}>} */
+export const deadLetter = (stream, group, ids, consumer, reason) =>
+  call("POST", path(stream, "groups", group, "dead-letter"), { ids, consumer, reason });
 
 /** @param {string} stream @param {string} group @param {string[]} ids @param {string} consumer @param {number} idleMs
  * @returns {Promise<{entries: Entry[]}>} */

@@ -4,6 +4,7 @@ import { execFileSync } from "node:child_process";
 import { test } from "node:test";
 import { formatCsv, formatCurlPublish, formatCurlRead, formatNdjson } from "../../../app/console/live/export.js";
 import { parseDeadLetter } from "../../../app/console/groups/dead_letter.js";
+import { byConsumer, describeKept } from "../../../app/console/groups/holders.js";
 import { Rows, makeEntryRow, makeNotice } from "../../../app/console/live/rows.js";
 
 /** @param {number} n */
@@ -90,6 +91,15 @@ test("a curl command quotes each argument as one shell word", () => {
   assert.deepEqual(JSON.parse(publish.at(-1) ?? ""), { fields: Object.entries(entry.fields) });
   const binary = words(formatCurlPublish("http://x", "s", { id: "5-1", fields: { a: "AP8=" }, encoding: "base64" }));
   assert.deepEqual(JSON.parse(binary.at(-1) ?? ""), { fields: [["a", "AP8="]], encoding: "base64" });
+});
+
+test("what was not done says who holds the entries by now", () => {
+  /** @param {string} id @param {string | null} consumer */
+  const pending = (id, consumer) => ({ id, consumer, idle_ms: 0, delivery_count: 1 });
+  const rows = [pending("5-0", "b"), pending("5-1", null), pending("5-2", "c"), pending("5-3", "b")];
+  assert.deepEqual([...byConsumer(rows)], [["b", ["5-0", "5-3"]], ["", ["5-1"]], ["c", ["5-2"]]]);
+  // The last is not pending any more.
+  assert.deepEqual(describeKept(["5-0", "5-1", "5-3", "5-9"], rows), ["2 entries are held by b since", "1 entry is given back since"]);
 });
 
 test("a dead letter is parsed, also if it is binary", () => {
