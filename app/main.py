@@ -43,7 +43,7 @@ from app.http.client_address import TrustedProxies
 from app.http.middleware.codings import Codings
 from app.http.middleware.origins import OriginCheck
 from app.http.middleware.paths import Paths
-from app.http.middleware.request_id import RequestIds
+from app.http.middleware.request_id import RequestIds, counted
 from app.http.operations.operation import ACCEPT_PATCH, Operation
 from app.http.operations.table import RouteTable
 from app.http.requests import Request
@@ -218,7 +218,7 @@ def _api(settings: Settings) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
-        exception_handlers={HTTPException: _refuse_path},
+        exception_handlers={HTTPException: _answer_path},
     )
     # Directly: what `include_router` adds is made again for the first request, and costs more with each.
     api.router.routes.extend(_routes(settings))
@@ -226,24 +226,23 @@ def _api(settings: Settings) -> FastAPI:
     return api
 
 
-async def _refuse_path(request: requests.Request, error: Exception) -> Response:
+async def _answer_path(incoming: requests.Request, error: Exception) -> Response:
     """404, 405 and the answer to OPTIONS, which the router itself finds."""
-    request_id: str = request.scope["state"]["request_id"]
-    methods = _methods(request)
+    gateway: Gateway = incoming.scope["state"]["gateway"]
+    request = Request(gateway, incoming.scope, incoming.receive, {})
+    methods = _methods(incoming)
     if not methods:
         hint = (
-            "; a / in a stream's name is written %2F" if request.url.path.startswith("/v1/streams/") else ""
+            "; a / in a stream's name is written %2F" if incoming.url.path.startswith("/v1/streams/") else ""
         )
-        return refuse(
-            RefusalError("no_route", f"there is nothing at this path; /v1 has links{hint}"), request_id
-        )
-    if request.method == "OPTIONS":
+        refusal = RefusalError("no_route", f"there is nothing at this path; /v1 has links{hint}")
+        return counted(request, refuse(refusal, request.request_id))
+    if incoming.method == "OPTIONS":
         patch = [ACCEPT_PATCH] if "PATCH" in methods else []
         return Response(204, headers=[(b"allow", ", ".join(sorted({*methods, "OPTIONS"})).encode()), *patch])
     allowed = ", ".join(sorted(methods))
-    response = refuse(RefusalError("method_not_allowed", f"here there is {allowed}"), request_id)
-    response.raw_headers.append((b"allow", allowed.encode()))
-    return response
+    refusal = RefusalError("method_not_allowed", f"here there is {allowed}", headers={"allow": allowed})
+    return counted(request, refuse(refusal, request.request_id))
 
 
 def _methods(request: requests.Request) -> set[str]:

@@ -4,19 +4,20 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import httpx
 import pytest
 
 from app.doors.websocket.effects import Close
-from app.main import App, create_app
+from app.main import ROUTES, App, create_app
 from app.settings import Settings
 from engine import Engine
 from engine.commands import XLen
 from tests.app.auth.callers import ROOT, app_with, client, made
-from tests.app.conftest import calling
+from tests.app.conftest import BASE, calling
 from tests.app.conversing import SocketWorld
 from tests.app.fast_requests import ENTRIES, ENTRY, JSON, LIMITS, post, request
 from tests.app.pair import Pair, Standstill
@@ -280,6 +281,46 @@ async def test_a_grants_rate_takes_the_place_of_the_settings(engine: Engine, tmp
         assert answers[0].headers["ratelimit-policy"] == '"requests";q=20;w=10'
     async with client(app, free.text) as http:
         assert {(await http.get("/v1/streams")).status_code for _ in range(50)} == {200}
+
+
+# What no operation answers: by its status.
+UNANSWERED: Final = {
+    "no path": (404, httpx.Request("GET", f"{BASE}/nothing")),
+    "no path of streams": (404, httpx.Request("POST", f"{BASE}/v1/streams/s/none/none/none")),
+    "a slash at the end": (404, httpx.Request("GET", f"{BASE}/v1/streams/")),
+    "HEAD of no path": (404, httpx.Request("HEAD", f"{BASE}/nothing")),
+    "no name": (400, httpx.Request("GET", f"{BASE}/v1/streams/%ff/entries")),
+    "a control character": (400, httpx.Request("POST", f"{BASE}/v1/streams/a%00/entries")),
+    "another origin": (403, httpx.Request("GET", f"{BASE}/v1/streams", headers={"origin": "http://evil"})),
+    "another host": (403, httpx.Request("GET", f"{BASE}/v1/streams", headers={"host": "evil"})),
+    **{
+        f"another method of {path}": (405, httpx.Request("PATCH", BASE + path.replace("{stream}", "s")))
+        for path in sorted({one.template for one in ROUTES})
+        if not {"group", "consumer", "id"} & {*re.findall(r"{(\w+)", path)}
+        and not any(one.template == path and one.method == "PATCH" for one in ROUTES)
+    },
+}
+
+
+@pytest.mark.parametrize("name", UNANSWERED)
+async def test_what_no_operation_answers_counts_for_its_caller(
+    engine: Engine, tmp_path: Path, name: str
+) -> None:
+    """Otherwise nothing would limit a flood of it: a stranger's by the address, a caller's by the token."""
+    status, asked = UNANSWERED[name]
+    app = await app_with(engine, tmp_path, token := made("read:*"), clock=HandClock(), **SLOW)
+    async with client(app, token.text) as known, client(app, None) as stranger:
+        assert left(await known.get("/v1/streams")) == 9
+        # A caller is known by the token at an origin.
+        callers = [(stranger, 10), (known, 9)][: 1 if "origin" in asked.headers else 2]
+        for caller, before in callers:
+            headers = {**caller.headers, **asked.headers}
+            one = partial(caller.request, asked.method, asked.url, headers=headers)
+            answers = [await one() for _ in range(before + 1)]
+            assert [answer.status_code for answer in answers] == [status] * before + [429]
+            assert [left(answer) for answer in answers] == [*range(before - 1, -1, -1), 0]
+            assert answers[-1].headers["retry-after"] == "1"
+        assert (await known.get("/v1/streams")).status_code == (429 if len(callers) == 2 else 200)
 
 
 @pytest.mark.parametrize("fast_path", [True, False])

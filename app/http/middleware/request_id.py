@@ -14,8 +14,10 @@ from itertools import count
 from typing import Any, Final
 
 from app import logs
+from app.auth import UNAUTHENTICATED
 from app.errors import RefusalError, to_refusal
 from app.gateway import Gateway, Phase, Receive
+from app.http.requests import Request
 from app.http.responses import (
     CODE_STATE,
     OUTPUT_STATE,
@@ -80,7 +82,11 @@ class RequestIds:
         except Exception as error:
             if sending.status:
                 raise
-            await refuse(as_refusal(error, request_id), request_id)(scope, receive, sending)
+            refusal = as_refusal(error, request_id)
+            response = refuse(refusal, request_id)
+            if ROUTE_STATE not in scope["state"]:
+                response = counted(Request(self._gateway, scope, receive, {}), response)
+            await response(scope, receive, sending)
         finally:
             release(scope["state"])
         if not sending.status:
@@ -243,6 +249,21 @@ def _iso(wall_ms: int) -> str:
     """The time of a line. Lines that are written in the same millisecond share it."""
     moment = datetime.fromtimestamp(wall_ms / 1000, UTC).isoformat(timespec="milliseconds")
     return moment.removesuffix("+00:00") + "Z"
+
+
+def counted(request: Request, response: Response) -> Response:
+    """A refusal that no operation gives, counted against its caller's rate as any other answer; beyond the
+    rate, the refusal for that.
+    """
+    known = request.gateway.access.policy.recognise(request.headers, request.certificate)
+    request.principal = known or UNAUTHENTICATED
+    try:
+        request.take_request()
+    except RefusalError as refusal:
+        response = refuse(refusal, request.request_id)
+    if request.meter is not None:
+        response.raw_headers += request.meter.headers()
+    return response
 
 
 def as_refusal(error: Exception, request_id: str) -> RefusalError:
