@@ -71,6 +71,11 @@ class DurableStream:
         before = [Origin(one.generation, min(one.upto, upto)) for one in self.origins[: ORIGINS_MAX - 1]]
         return [Origin(generation, upto), *before]
 
+    def place_of(self, producer: str, now_ms: int) -> ProducerPlace | None:
+        """How far a producer is; None for one that has not written, or not for too long."""
+        place = self.producers.get(producer)
+        return None if place is None or now_ms - place.at_ms > PRODUCER_AGE_MS_MAX else place
+
     def last_ms(self) -> int:
         """When a producer last wrote; 0 where none has."""
         return next(reversed(self.producers.values())).at_ms if self.producers else 0

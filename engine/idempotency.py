@@ -37,9 +37,10 @@ class IdempotencyTable:
         self.added = 0
         self.duplicates = 0
 
-    def find(self, producer: bytes, key: bytes) -> int | None:
-        """The ID stored under the key."""
-        return self.producers.get(producer, {}).get(key)
+    def find(self, producer: bytes, key: bytes, now_ms: int) -> int | None:
+        """The ID stored under the key; none under one that is over, although it is still to be forgotten."""
+        found = self.producers.get(producer, {}).get(key)
+        return None if found is None or found >> 64 <= self._oldest_kept_ms(now_ms) else found
 
     def record(self, producer: bytes, key: bytes, entry_id: int) -> None:
         """Remember a key and count it; the producer's oldest goes when there are too many."""
@@ -58,7 +59,8 @@ class IdempotencyTable:
         if keys is None:
             keys = self.producers[producer] = {}
             self.footprint.add(producer_bytes(producer))
-        if key not in keys:
+        # One that is over may be there still: in order of use it comes last now.
+        if keys.pop(key, None) is None:
             self.footprint.add(key_bytes(key))
         keys[key] = entry_id
         if len(keys) == 1:
@@ -85,7 +87,7 @@ class IdempotencyTable:
 
         At most `keys_max` keys in all; call again for the others once these are forgotten.
         """
-        oldest_kept_ms = now_ms - self.duration_s * 1000
+        oldest_kept_ms = self._oldest_kept_ms(now_ms)
         found: dict[bytes, int] = {}
         left = self.maxsize * len(self.producers) if keys_max is None else keys_max
         while self._dues and self._dues[0][0] <= oldest_kept_ms and left > 0:
@@ -102,6 +104,9 @@ class IdempotencyTable:
         for producer in found:
             self._watch(producer)
         return list(found.items())
+
+    def _oldest_kept_ms(self, now_ms: int) -> int:
+        return now_ms - self.duration_s * 1000
 
     def _count_upto(self, producer: bytes, oldest_kept_ms: int, keys_max: int) -> int:
         """How many of the producer's oldest keys are not to be kept."""

@@ -133,7 +133,7 @@ class TokenPolicy:
         # By their hashes: those of the settings, and those that are kept in the log.
         self._configured = {token.hash: token for token in known}
         self._stored: dict[str, Token] = {}
-        self.revocations = Revocations()
+        self.revocations = Revocations(wall_s)
         self._wall_s = wall_s
         self._verifier = verifier
         self._mapping = mapping or GrantMapping("grants", {})

@@ -8,13 +8,14 @@ Knows: what a revocation names, and how long it has to be kept. Must never know:
              that this caller has made, or that were made with one of those
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from hashlib import sha256
 from typing import Annotated, Final, Literal, NamedTuple
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
 
+from app.auth.jwt import LEEWAY_S
 from app.auth.tokens import Token
 
 REVOCATIONS_MAX: Final = 10_000
@@ -80,23 +81,25 @@ class Revocation(BaseModel):
         return self.kind, self.value
 
     def is_over(self, now_s: float) -> bool:
-        """Whether it may be forgotten."""
-        return self.expires_at is not None and self.expires_at.timestamp() <= now_s
+        """Whether all that it names has expired: a JWT is accepted for a while behind its end."""
+        return self.expires_at is not None and self.expires_at.timestamp() + LEEWAY_S <= now_s
 
 
 class Revocations:
-    """All revocations of a gateway."""
+    """All revocations of a gateway. One that is over counts no more, though it is still to be forgotten."""
 
-    def __init__(self) -> None:
+    def __init__(self, wall_s: Callable[[], float]) -> None:
+        self._wall_s = wall_s
         self._known: dict[Key, Revocation] = {}
         # Those of subjects, by the names that callers with their JWTs have.
         self._callers: dict[str, Revocation] = {}
 
     def __iter__(self) -> Iterator[Revocation]:
-        return iter(self._known.values())
+        now_s = self._wall_s()
+        return (revocation for revocation in self._known.values() if not revocation.is_over(now_s))
 
     def __len__(self) -> int:
-        return len(self._known)
+        return sum(1 for _ in self)
 
     def __contains__(self, key: Key) -> bool:
         return key in self._known
@@ -113,9 +116,10 @@ class Revocations:
             if revocation.kind == "subject":
                 self._callers[_of_subject(revocation.value)] = known
 
-    def forget(self, now_s: float, count_max: int) -> list[Revocation]:
+    def forget(self, count_max: int) -> list[Revocation]:
         """Forget those that are over, at most `count_max`. Returns them."""
-        over = [revocation for revocation in self if revocation.is_over(now_s)][:count_max]
+        now_s = self._wall_s()
+        over = [revocation for revocation in self._known.values() if revocation.is_over(now_s)][:count_max]
         for revocation in over:
             del self._known[revocation.key]
             self._callers.pop(_of_subject(revocation.value), None)
@@ -125,20 +129,26 @@ class Revocations:
         """Whether a static token is revoked."""
         if not self._known:
             return False
-        return ("token", token.id) in self._known or any(
+        return self._find(("token", token.id)) is not None or any(
             _is_before(making.at.timestamp(), revocation)
             for making in token.makings
-            for revocation in (self._known.get(("subject", making.by)), self._callers.get(making.by))
+            for revocation in (self._find(("subject", making.by)), self._valid(self._callers.get(making.by)))
         )
 
     def has_jwt(self, jwt: JwtIdentity) -> bool:
         """Whether a JWT is revoked."""
         if not self._known:
             return False
-        if jwt.id is not None and ("jti", jwt.id) in self._known:
+        if jwt.id is not None and self._find(("jti", jwt.id)) is not None:
             return True
-        revocation = None if jwt.subject is None else self._known.get(("subject", jwt.subject))
+        revocation = None if jwt.subject is None else self._find(("subject", jwt.subject))
         return _is_before(jwt.issued_s, revocation)
+
+    def _find(self, key: Key) -> Revocation | None:
+        return self._valid(self._known.get(key))
+
+    def _valid(self, revocation: Revocation | None) -> Revocation | None:
+        return None if revocation is None or revocation.is_over(self._wall_s()) else revocation
 
 
 def _is_before(issued_s: float | None, revocation: Revocation | None) -> bool:

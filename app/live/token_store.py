@@ -224,9 +224,7 @@ class TokenStore:
     @property
     def revocations(self) -> list[Revocation]:
         """Every revocation that still matters, by kind and value."""
-        now_s = self._sessions.wall_s()
-        known = (revocation for revocation in self._policy.revocations if not revocation.is_over(now_s))
-        return sorted(known, key=lambda revocation: revocation.key)
+        return sorted(self._policy.revocations, key=lambda revocation: revocation.key)
 
     async def revoke_token(self, engine: EngineProtocol, token: Token) -> int:
         """Revoke a static token. Returns as `revoke` does."""
@@ -248,7 +246,7 @@ class TokenStore:
             detail = f"there are {REVOCATIONS_MAX} revocations, the maximum: give new ones an expires_at"
             raise invalid("", detail)
         stored = [token for token in policy.tokens if policy.is_stored(token)]
-        over = policy.revocations.forget(self._sessions.wall_s(), _FORGOTTEN_MAX)
+        over = policy.revocations.forget(_FORGOTTEN_MAX)
         policy.revoke([revocation])
         # With what an earlier one of the same key has revoked.
         kept = policy.revocations.get(revocation.key)

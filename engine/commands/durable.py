@@ -226,7 +226,7 @@ def _durable(turn: Turn, stream: str) -> tuple[Key, DurableStream]:
 def append_durable(turn: Turn, command: AppendDurable) -> DurableAppended:
     key, durable = _durable(turn, command.stream)
     batch = command.batch
-    place = durable.producers.get(batch.producer, _NOWHERE) if batch else _NOWHERE
+    place = (batch and durable.place_of(batch.producer, turn.now_ms)) or _NOWHERE
     if key.closed is not None:
         return _repeat_end(turn, command, key, place)
     if command.closes:
@@ -259,7 +259,7 @@ def append_batches(turn: Turn, command: AppendBatches) -> BatchesAppended:
     # Of each batch: how many entries are stored behind it, its producer's place, and whether it was there.
     found: list[tuple[int, ProducerPlace, bool] | None] = []
     for batch, own in zip(command.batches, command.bodies_of_each(), strict=True):
-        place = places.get(batch.producer) or durable.producers.get(batch.producer, _NOWHERE)
+        place = places.get(batch.producer) or durable.place_of(batch.producer, turn.now_ms) or _NOWHERE
         try:
             is_repeated = _is_repeated(batch, place)
         except EngineError:

@@ -165,7 +165,8 @@ def _repeated(turn: Turn, key: Key | None, command: types.XAdd) -> Added | None:
                 raise errors.idempotency_mismatch()
             return Added(answer.ids, duplicate=True)
     if command.producer_key is not None:
-        first = key.idempotency_table.find(command.producer_key.producer, command.producer_key.key)
+        given = command.producer_key
+        first = key.idempotency_table.find(given.producer, given.key, turn.now_ms)
         if first is not None:
             turn.emit(RepeatProducerKey(command.stream))
             return Added((first,), duplicate=True)
@@ -361,7 +362,7 @@ def xcfgset(turn: Turn, command: types.XCfgSet) -> bool:
 def xidmprecord(turn: Turn, command: types.XIdmpRecord) -> bool:
     key = turn.key(command.stream)
     producer_key = command.producer_key
-    before = key.idempotency_table.find(producer_key.producer, producer_key.key)
+    before = key.idempotency_table.find(producer_key.producer, producer_key.key, turn.now_ms)
     if before is not None:
         if before != command.id:
             raise errors.invalid("ERR IID already exists for this producer with a different stream ID")

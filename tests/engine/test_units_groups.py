@@ -186,8 +186,8 @@ class TestProductions:
         for place, key in enumerate([b"a", b"b", b"c"]):
             kept.record(b"p", key, place)
         kept.record(b"q", b"a", 9)
-        assert [kept.find(b"p", key) for key in (b"a", b"b", b"c")] == [None, 1, 2]
-        assert (kept.find(b"q", b"a"), kept.keys_tracked, kept.added) == (9, 3, 4)
+        assert [kept.find(b"p", key, 0) for key in (b"a", b"b", b"c")] == [None, 1, 2]
+        assert (kept.find(b"q", b"a", 0), kept.keys_tracked, kept.added) == (9, 3, 4)
 
     def test_expiry_takes_the_oldest_up_to_the_first_that_is_not(self) -> None:
         """Keys are in order of their making; one with an ID from the future keeps those behind it."""
@@ -198,7 +198,7 @@ class TestProductions:
         assert list(kept.find_expired(11_000)) == [(b"p", 1)]
         assert list(kept.find_expired(20_000)) == [(b"p", 2)]
         kept.forget(b"p", 2)
-        assert [kept.find(b"p", key) for key in (b"a", b"b")] == [None, None]
+        assert [kept.find(b"p", key, 0) for key in (b"a", b"b")] == [None, None]
         kept.forget(b"p", 2)
         assert kept.producers == {}
 
@@ -207,9 +207,9 @@ class TestProductions:
         kept = IdempotencyTable(10, 100)
         kept.record(b"p", b"a", 1)
         kept.configure(10, 100)
-        assert kept.find(b"p", b"a") == 1
+        assert kept.find(b"p", b"a", 0) == 1
         kept.configure(10, 99)
-        assert (kept.find(b"p", b"a"), kept.added) == (None, 1)
+        assert (kept.find(b"p", b"a", 0), kept.added) == (None, 1)
 
 
 class Ticket:
