@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import json
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from http import HTTPStatus
 from pathlib import Path
 from typing import Final
@@ -20,7 +20,8 @@ from websockets.typing import Subprotocol
 import weir
 from tests.certificates import Authority
 from tests.server import free_port
-from weir import Worker
+from weir import Delivery, Worker
+from weir.worker import Handler
 
 HELLO: Final = {"op": "hello", "heartbeat_ms": 100}
 # Far above what a worker needs on a busy machine, and below its longest pause.
@@ -85,6 +86,40 @@ async def test_pauses_begin_anew_after_a_connection_that_worked() -> None:
     async with gateway.serve():
         assert await first_of(gateway) == "5-1"
     assert gateway.connections == 9
+
+
+async def run_inside(worker: Worker, handle: Handler) -> None:
+    async with worker:
+        await worker.run(handle)
+
+
+async def enter_twice(worker: Worker, handle: Handler) -> None:
+    async with worker, worker:
+        async for delivery in worker:
+            await handle(delivery)
+
+
+async def run_twice(worker: Worker, handle: Handler) -> None:
+    await asyncio.gather(worker.run(handle), worker.run(handle))
+
+
+@pytest.mark.parametrize("use", [Worker.run, run_inside, enter_twice, run_twice])
+async def test_a_worker_has_one_connection_however_it_is_begun(use: Callable[..., Awaitable[None]]) -> None:
+    """A second one would take the consumer's place from the first."""
+    gateway, handled = ScriptedGateway(), list[str]()
+    async with gateway.serve():
+        worker = Worker(gateway.url, "s", group="g", consumer="c", grace_s=0)
+
+        async def handle(delivery: Delivery) -> None:
+            handled.append(delivery.entry.id)
+            await asyncio.sleep(0.05)
+            worker.stop()
+
+        async with asyncio.timeout(SOON_S):
+            await use(worker, handle)
+        assert (gateway.connections, handled) == (1, ["5-1"])
+        with pytest.raises(weir.ClientClosedError):
+            await worker.run(handle)
 
 
 @pytest.mark.parametrize(

@@ -237,9 +237,11 @@ class Worker:
     async def __aenter__(self) -> Self:
         if self._client.is_closed:
             raise ClientClosedError("worker")
-        self._linking = asyncio.create_task(self._keep_linked())
-        if self._lease == "auto":
-            self._leasing = asyncio.create_task(keep_leases(self))
+        if self._linking is None:
+            # Else `run` inside of `async with`: a second link would take the consumer's place from the first.
+            self._linking = asyncio.create_task(self._keep_linked())
+            if self._lease == "auto":
+                self._leasing = asyncio.create_task(keep_leases(self))
         return self
 
     async def __aexit__(
@@ -270,7 +272,7 @@ class Worker:
         """Call `handle` for each delivery, `concurrency` at a time, until `stop` or one of the signals.
 
         What `handle` returns from is acknowledged, unless it settled the delivery itself. What it raises from
-        is logged and given back (`fail`).
+        is logged and given back (`fail`). The worker is closed at the end, inside of `async with` too.
         """
         if self._credit_by_concurrency:
             self.credit = concurrency
