@@ -85,10 +85,31 @@ def test_it_begins_ten_entries_back_unless_told(url: str, stream: str) -> None:
 
 
 def test_a_stream_that_is_not_there_yet_is_waited_for(url: str, stream: str) -> None:
-    """The first entry ever is shown too."""
+    """It says so, and the first entry ever is shown too."""
+    waits = f"weir: there is no stream {stream!r} yet: waiting for its first entry (weir streams lists all)\n"
     with tailing(url, stream, "--json") as process:
+        assert process.stderr is not None
+        assert process.stderr.readline() == waits
         add(url, stream, 1)
         assert json.loads(line(process)) == {"id": "1-0", "fields": {"n": "1"}}
+
+
+@pytest.mark.parametrize("words", [["-n", "0"], ["--after", "$"], ["--after", "0"], ["--after", "5-0"]])
+def test_a_stream_that_is_not_there_is_named_wherever_a_tail_begins(
+    url: str, stream: str, words: list[str]
+) -> None:
+    with tailing(url, stream, *words) as process:
+        assert process.stderr is not None
+        assert "there is no stream" in process.stderr.readline()
+
+
+@pytest.mark.parametrize("words", [[], ["--after", "0"], ["--after", "5-0"]])
+def test_a_stream_that_is_empty_is_there(url: str, stream: str, words: list[str]) -> None:
+    redis(url, "XGROUP", "CREATE", stream, "g", "$", "MKSTREAM")
+    with tailing(url, stream, *words) as process:
+        add(url, stream, 6)
+        assert line(process) == "6-0 n=6"
+        assert interrupted(process) == (0, "", "")
 
 
 def test_the_first_entry_of_an_empty_stream_is_not_missed(url: str, stream: str) -> None:
@@ -161,6 +182,7 @@ def test_it_outlives_its_server(tmp_path: Path) -> None:
 @pytest.mark.parametrize("nth", [1, 2, 3, 5, 8])
 def test_ctrl_c_ends_it_also_while_the_http_client_has_a_lock(url: str, stream: str, nth: int) -> None:
     """A lock that is kept would hold up the end for ever."""
+    redis(url, "XGROUP", "CREATE", stream, "g", "$", "MKSTREAM")
     program = [sys.executable, "-m", "tests.cli.interrupted", str(nth), "tail", stream]
     ended = subprocess.run(
         program, env=environment(url), capture_output=True, text=True, timeout=END_S_MAX, check=False

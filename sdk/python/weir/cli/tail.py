@@ -12,7 +12,7 @@ import typer
 
 from weir.cli import options, output
 from weir.cli.read import pages
-from weir.errors import NoAnswerError
+from weir.errors import NoAnswerError, NotFoundError
 
 if TYPE_CHECKING:
     from weir import Client
@@ -111,12 +111,25 @@ def _follow(client: "Client", stream: str, cursor: str, *, as_json: bool) -> Non
     if cursor == "$":
         # Resolved once: sent twice, it would skip what came between.
         cursor = _end_of(client, stream)
+    if "." not in cursor:
+        # Without a generation: there is no stream, or the user has named the place.
+        _say_if_absent(client, stream)
     while True:
         answer = _read_after(client, stream, cursor, _WAIT_MS)
         _show(stream, answer, as_json=as_json)
         if answer.get("closed"):
             return
         cursor = answer["next"]
+
+
+def _say_if_absent(client: "Client", stream: str) -> None:
+    """Say that it waits for a stream that does not exist: the name may be wrong."""
+    from weir.paths import stream_path
+
+    try:
+        client.call("GET", stream_path(stream))
+    except NotFoundError:
+        output.say(f"there is no stream {stream!r} yet: waiting for its first entry (weir streams lists all)")
 
 
 def _consume(client: "Client", stream: str, group: str, consumer: str, *, as_json: bool) -> None:
