@@ -92,6 +92,10 @@ class ArchiveDamagedError(ArchiveError):
     """A file of the archive is missing, cut short or changed."""
 
 
+class UnknownFeatureError(ArchiveError):
+    """Another program has brought a feature of Delta's protocol into the table that Weir does not know."""
+
+
 class ArchiveLockedError(CodedError):
     """Another process works on the archive, or took over because this one was too slow."""
 

@@ -161,7 +161,8 @@ class TestVacuum:
         path.write_text(json.dumps(later) + "\n")
         found = weir("compact", table.root.url)
         assert (found.exit_code, found.stderr.count("\n")) == (1, 1)
-        assert found.stderr.startswith("weir: WEIR_FAILED: ")
+        assert found.stderr.startswith("weir: WEIR_ARCHIVE: ")
+        assert "version 99 for readers" in found.stderr
 
     def test_less_than_a_week_is_a_wrong_option(self, table: ArchiveTable) -> None:
         found = weir("vacuum", table.root.url, "--older-than", "6d")

@@ -99,15 +99,16 @@ class Archiver:
         """
         repair(self.root)
         ArchiveTable.check_place(self.root)
+        table = ArchiveTable.open(self.root) if ArchiveTable.exists(self.root) else None
         last = checkpoint.last_commit(self.checkpoint)
         if last is None:
             return
-        if not ArchiveTable.exists(self.root):
+        if table is None:
             raise ArchiveError(
                 f"{self.checkpoint.address} has archived before, and {self.root.url} holds no archive: "
                 "give the root that belongs to it, or another checkpoint"
             )
-        known = {one.key: one.upto for one in ArchiveTable.open(self.root).ranges()}
+        known = {one.key: one.upto for one in table.ranges()}
         for name, end in checkpoint.ends(self.checkpoint, last).items():
             key = StreamKey(*offsets.parts(name), end.generation)
             if end.generation and ids.parse(end.id) > known.get(key, ids.ZERO):

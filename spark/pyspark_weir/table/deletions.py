@@ -108,7 +108,7 @@ def _commit(own: ArchiveRoot, stored: DeltaTable, actions: list[AddAction | Remo
 
 
 def _open(own: ArchiveRoot) -> DeltaTable:
-    stored = DeltaTable(own.url, storage_options=own.storage_options)
+    stored = log.load(own)
     own.sync([log.commit_name(stored.version())])
     return stored
 
@@ -133,7 +133,7 @@ def version(root: ArchiveRoot) -> int | None:
     own = root.inside(FOLDER)
     if not log.has_table(own):
         return None
-    return DeltaTable(own.url, storage_options=own.storage_options).version()
+    return log.load(own).version()
 
 
 def recorded_in(root: ArchiveRoot, file: DataFile, at: int) -> pa.Table:
@@ -160,7 +160,7 @@ def _read(root: ArchiveRoot, condition: Any, at: int | None = None) -> pa.Table:
     if at is None:
         return SCHEMA.empty_table()
     own = root.inside(FOLDER)
-    return _rows(own, DeltaTable(own.url, version=at, storage_options=own.storage_options), condition)
+    return _rows(own, log.load(own, at), condition)
 
 
 def _rows(own: ArchiveRoot, stored: DeltaTable, condition: Any) -> pa.Table:  # noqa: ANN401 - the same

@@ -1,6 +1,7 @@
-"""Delta's log: how a table is created and a commit added, which commits are whole, and what ours say.
+"""Delta's log: how a table is created, loaded and a commit added, which commits are whole, and what ours say.
 
-Knows: names of the log, the form of a commit. Must never know: ranges, what is committed.
+Knows: names of the log, the form of a commit, which features of Delta's protocol Weir has.
+Must never know: ranges, what is committed.
 
 Delta's writer does not sync. A writer of ours makes sure that the disk holds all commits before it adds
 another one, so a power cut can leave only the last one empty or cut short, on which nothing relies yet.
@@ -17,9 +18,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.table import ProtocolVersions
 from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
 
-from pyspark_weir.errors import ArchiveDamagedError, storage_error
+from pyspark_weir.errors import ArchiveDamagedError, UnknownFeatureError, storage_error
 from pyspark_weir.table.root import ArchiveRoot
 
 FOLDER: Final = "_delta_log"
@@ -63,6 +65,73 @@ def checkpoint_name(version: int) -> str:
 def has_table(root: ArchiveRoot) -> bool:
     """Whether a root holds a Delta table."""
     return DeltaTable.is_deltatable(root.url, storage_options=root.storage_options)
+
+
+# Features of a table that Weir does right. Another one may mean that rows of a file do not count
+# (`deletionVectors`), or that columns have other names there (`columnMapping`).
+_KNOWN: Final = frozenset(("appendOnly", "invariants"))
+# Before they had names, features came with a version of the protocol, each with all of the earlier ones.
+_OF_READER_VERSIONS: Final = {2: ("columnMapping",)}
+_OF_WRITER_VERSIONS: Final = {
+    3: ("checkConstraints",),
+    4: ("changeDataFeed", "generatedColumns"),
+    5: ("columnMapping",),
+    6: ("identityColumns",),
+}
+# Since such a commit Weir has added none.
+_LATE_COMMITS: Final = 100
+# Of readers and of writers: the last version that there is, in which features have names.
+_VERSIONS_MAX: Final = (3, 7)
+
+
+def load(root: ArchiveRoot, version: int | None = None) -> DeltaTable:
+    """The latest version of a table, or that one. Raises UnknownFeatureError, and what deltalake raises."""
+    try:
+        found = DeltaTable(root.url, version=version, storage_options=root.storage_options)
+    except DeltaError:
+        # It may be one that deltalake does not know either.
+        _check_features(root, _protocol_of_log(root))
+        raise
+    _check_features(root, found.protocol())
+    return found
+
+
+def _protocol_of_log(root: ArchiveRoot) -> ProtocolVersions:
+    """The last one that a late commit brought in; the least, where none did."""
+    names = [name for name in root.names(FOLDER) if name.endswith(_SUFFIX)][-_LATE_COMMITS:]
+    commits = (_actions(root.read(f"{FOLDER}/{name}") or b"") or [] for name in reversed(names))
+    brought = (one["protocol"] for actions in commits for one in actions if "protocol" in one)
+    found: dict[str, Any] = next(brought, {})
+    return ProtocolVersions(
+        found.get("minReaderVersion", 1),
+        found.get("minWriterVersion", 1),
+        found.get("writerFeatures"),
+        found.get("readerFeatures"),
+    )
+
+
+def _check_features(root: ArchiveRoot, protocol: ProtocolVersions) -> None:
+    versions = protocol.min_reader_version, protocol.min_writer_version
+    found = {
+        *(protocol.reader_features or ()),
+        *(protocol.writer_features or ()),
+        *_of_version(_OF_READER_VERSIONS, versions[0]),
+        *_of_version(_OF_WRITER_VERSIONS, versions[1]),
+    }
+    unknown = sorted(found - _KNOWN)
+    for who, version, most in zip(("readers", "writers"), versions, _VERSIONS_MAX, strict=True):
+        unknown += [f"version {version} for {who}"] if version > most else []
+    if unknown:
+        raise UnknownFeatureError(
+            f"{root.url} has features of Delta's that this version of Weir would read or write wrongly: "
+            f"{', '.join(unknown)}. Take them out with the program that brought them in: REORG TABLE … "
+            "APPLY (PURGE), then ALTER TABLE … DROP FEATURE"
+        )
+
+
+def _of_version(features: Mapping[int, tuple[str, ...]], version: int) -> Iterator[str]:
+    if version <= max(features):
+        yield from (name for since, names in features.items() if since <= version for name in names)
 
 
 def create(

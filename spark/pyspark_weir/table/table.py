@@ -21,7 +21,12 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
 from pyspark_weir import clock
-from pyspark_weir.errors import ArchiveError, ArchiveLockedError, CommitConflictError, StaleFilesError
+from pyspark_weir.errors import (
+    ArchiveError,
+    ArchiveLockedError,
+    CommitConflictError,
+    StaleFilesError,
+)
 from pyspark_weir.ids import EntryId
 from pyspark_weir.offsets import Lost
 from pyspark_weir.table import log
@@ -107,7 +112,7 @@ class ArchiveTable:
     @classmethod
     def open(cls, root: ArchiveRoot, version: int | None = None) -> "ArchiveTable":
         """The latest version, or that one. Raises ArchiveError where there is no archive, ArchiveDamagedError
-        where a power cut left its last commit unfinished: see `repair`.
+        where a power cut left its last commit unfinished: see `repair`; UnknownFeatureError.
         """
         return cls(root, _load(root, version))
 
@@ -170,7 +175,8 @@ class ArchiveTable:
     ) -> int:
         """Commit files that hold the very rows of others, which no longer count; the new version.
 
-        Raises CommitConflictError where one of these does not count any more: begin again with a fresh table.
+        Raises CommitConflictError where one of these does not count any more: begin again with a fresh table;
+        ArchiveError where one still does.
         """
         now_ms = clock.wall_ms() if now_ms is None else now_ms
         if sum(file.rows for file in removed) != sum(file.rows for file in added):
@@ -182,11 +188,15 @@ class ArchiveTable:
         ]
         for _attempt in range(_ATTEMPTS_MAX):
             self.refresh()
-            live = set(self._adds()["path"].to_pylist())
-            if any(file.path not in live for file in removed):
+            if len(self._live(removed)) < len(removed):
                 raise CommitConflictError("another compaction has replaced one of these files")
             _check_there(self.root, added)
             if self._put(COMPACTIONS, actions, {}):
+                if still := self._live(removed):
+                    raise ArchiveError(
+                        f"{still[0].path} was removed, and still counts: another program has added it in a "
+                        f"form that Weir does not know, perhaps with a deletion vector; look at {log.FOLDER}"
+                    )
                 return self.version
         raise self._too_busy()
 
@@ -325,6 +335,11 @@ class ArchiveTable:
 
     # ---- files
 
+    def _live(self, files: Iterable[DataFile]) -> list[DataFile]:
+        """Those that count at this version."""
+        paths = set(self._adds()["path"].to_pylist())
+        return [file for file in files if file.path in paths]
+
     def _adds(self) -> pa.Table:
         """One row a file; made once a version, since jobs look up one stream after another."""
         if self._files is None or self._files[0] != self.version:
@@ -333,9 +348,9 @@ class ArchiveTable:
 
 
 def _load(root: ArchiveRoot, version: int | None = None) -> DeltaTable:
-    """The latest version, or that one. Raises ArchiveError, ArchiveDamagedError."""
+    """The latest version, or that one. Raises ArchiveError."""
     try:
-        found = DeltaTable(root.url, version=version, storage_options=root.storage_options)
+        found = log.load(root, version)
     except TableNotFoundError:
         raise ArchiveError(f"{root.url} holds no archive") from None
     except DeltaError:
