@@ -38,6 +38,5 @@ async def create_ticket(request: RequestParameter) -> Ticket:
     principal = request.principal
     if not principal.grants:
         request.require(Action.READ, None)
-    origin = request.headers.get(b"origin", b"").decode("latin-1")
-    ticket = await request.gateway.access.issue_ticket(principal, origin)
+    ticket = await request.gateway.access.issue_ticket(principal, request.page)
     return Ticket.model_construct(ticket=ticket, expires_in_ms=round(LIFETIME_S * 1000))

@@ -54,6 +54,7 @@ STRANGER: Final = "stranger"
 INLINE_BYTES_MAX: Final = 256 << 10
 # What a list of values takes more than they take themselves, in values.
 _LIST_VALUES: Final = 7
+_DEFAULT_PORTS: Final = {"http": "80", "https": "443"}
 _TICKET: Final = b"ticket="
 # Each has one value: of two a proxy may have looked at the other. Lists go on from line to line.
 _SINGLE: Final = {
@@ -84,6 +85,17 @@ def _join(lines: Sequence[Header]) -> Mapping[bytes, bytes]:
     for name, value in lines:
         joined[name] = b"%b, %b" % (joined[name], value) if name in joined else value
     return joined
+
+
+def is_own(origin: str, host: str) -> bool:
+    """Whether an origin is this host: the same name and port, under either scheme (TLS may end before us).
+    Both are in lower case.
+    """
+    scheme, _, rest = origin.partition("://")
+    default = _DEFAULT_PORTS.get(scheme)
+    if default is None or not rest:
+        return False
+    return rest.removesuffix(f":{default}") == host.removesuffix(f":{default}")
 
 
 class Request(Work):
@@ -229,8 +241,7 @@ class Request(Work):
         return nullcontext() if limiter is None else limiter.counting_failures(client_address(self.scope))
 
     async def _redeem(self, ticket: str) -> Principal:
-        origin = self.headers.get(b"origin", b"").decode("latin-1")
-        principal = await self.gateway.access.redeem(ticket, origin)
+        principal = await self.gateway.access.redeem(ticket, self.page)
         if principal is None:
             raise unauthenticated(
                 "the ticket is unknown, was used, has expired or is for another origin", "invalid_token"
@@ -244,6 +255,15 @@ class Request(Work):
             raise AccessEnd.REVOKED.refusal
         if self.principal.is_expired(gateway.access.sessions.wall_s()):
             raise AccessEnd.EXPIRED.refusal
+
+    @property
+    def page(self) -> str:
+        """The origin of the page that it is from, empty for a program. So it is for a page of this host: with
+        a request that only reads, as that of an EventSource, a browser sends no Origin then.
+        """
+        origin = self.headers.get(b"origin", b"").decode("latin-1")
+        host = self.headers.get(b"host", b"").decode("latin-1")
+        return "" if is_own(origin.lower(), host.lower()) else origin
 
     @property
     def host(self) -> str:

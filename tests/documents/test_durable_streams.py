@@ -20,6 +20,7 @@ from tests.waiting import until
 
 DOCUMENT: Final = (Path(__file__).parents[2] / "docs" / "durable-streams.md").read_text()
 _SHELL: Final = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
+ROOT: Final = "correct-horse-battery-staple-documents"
 MODULES: Final = Path(__file__).parents[1] / "sdk" / "node_modules"
 COUNT: Final = 120
 TOKENS: Final = [f" {number}" for number in range(COUNT)]
@@ -139,7 +140,7 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
         reader.close()
 
 
-@pytest.mark.parametrize("name", ["tokens.py", "page.html"])
+@pytest.mark.parametrize("name", ["tokens.py", "page.html", "events.html"])
 def test_the_programs_are_short(name: str) -> None:
     """Some twenty lines."""
     assert len([line for line in programs(DOCUMENT)[name].splitlines() if line]) < 25
@@ -165,6 +166,28 @@ def test_a_page_shows_each_token_once(reader: Reader) -> None:
         assert page.inner_text("#answer", timeout=PAGE_MS_MAX).strip() == "".join(TOKENS).strip()
     stored = reader.read("chat/43")
     assert (stored.json(), stored.headers["stream-closed"]) == (TOKENS, "true")
+
+
+def test_a_page_with_a_ticket_shows_each_token_once(reader: Reader) -> None:
+    """Over a kill of the gateway, which knows its ticket no more."""
+    reader.run("python3 -m http.server")
+    reader.server.stop()
+    reader.server = Server(
+        reader.server.data,
+        *("--set", f"root_token={ROOT}", "--set", f"allowed_origins={reader.page.rpartition('/')[0]}"),
+        port=reader.server.port,
+    )
+    path, headers = f"{reader.server.url}/v1/stream/chat/45", {"authorization": f"Bearer {ROOT}"}
+    with reader.server, httpx.Client(headers=headers) as http, open_page() as page:
+        http.put(path, headers={"content-type": "application/json"}, content='[" 0", " 1"]')
+        until(lambda: reader.listens("8000"), "the site is there")
+        page.goto(f"{reader.page.replace('page', 'events')}#chat/45@{ROOT}")
+        page.wait_for_function(f"{SHOWN} == 2", timeout=PAGE_MS_MAX)
+        reader.server.kill()
+        reader.server.start()
+        http.post(path, headers={"content-type": "application/json"}, content='[" 2", " 3"]')
+        page.wait_for_function(f"{SHOWN} == 4", timeout=PAGE_MS_MAX)
+        assert page.inner_text("#answer", timeout=PAGE_MS_MAX).split() == ["0", "1", "2", "3"]
 
 
 def test_an_answer_ends_where_the_model_fails(reader: Reader) -> None:

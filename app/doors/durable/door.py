@@ -11,7 +11,7 @@ from app import names
 from app.auth import Action
 from app.doors.durable import reading, writing
 from app.doors.durable.appending import appends
-from app.doors.durable.headers import PREFIX, SAFE
+from app.doors.durable.headers import PREFIX, SAFE, asks_for_events
 from app.errors import RefusalError
 from app.http.appends import Appends
 from app.http.operations.operation import Operation
@@ -56,6 +56,11 @@ class DurableOperation(Operation):
         response = await self._serve_stream(request, _name(request))
         response.raw_headers.append(SAFE)
         return response
+
+    def _tickets(self, request: Request) -> Sequence[str]:
+        """The same: events are a form of GET."""
+        tickets = request.query_tickets
+        return tickets if tickets and self.method == "GET" and asks_for_events(request.query) else ()
 
     def coalesces(self, names: Mapping[str, str], headers: Mapping[bytes, bytes]) -> bool:
         """Whether a request just appends."""

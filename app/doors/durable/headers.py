@@ -159,9 +159,18 @@ class Query(NamedTuple):
     cursor: str
 
 
+def asks_for_events(text: bytes) -> bool:
+    """Whether a query asks for a stream as events, however wrong the rest of it is."""
+    return dict(_pairs(text)).get("live") == "sse"
+
+
+def _pairs(text: bytes) -> list[tuple[str, str]]:
+    return parse_qsl(text.decode("latin-1"), keep_blank_values=True)
+
+
 def query(text: bytes) -> Query:
     """What a read asks for. Parameters of others are ignored, as the protocol has it."""
-    pairs = parse_qsl(text.decode("latin-1"), keep_blank_values=True)
+    pairs = _pairs(text)
     given = [value for name, value in pairs if name == "offset"]
     others = dict(pairs)
     live = others.get("live", "")

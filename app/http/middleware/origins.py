@@ -15,11 +15,10 @@ from typing import Any, Final
 from app.errors import RefusalError
 from app.gateway import Receive
 from app.http.middleware.request_id import ASGI
-from app.http.requests import STRANGER
+from app.http.requests import STRANGER, is_own
 from app.http.responses import Header, Response, Scope, Send
 from app.settings import Settings, host_is_loopback
 
-_DEFAULT_PORTS: Final = {"http": "80", "https": "443"}
 # What a page's script may read of an answer, beside what browsers always show.
 EXPOSED: Final = (
     b"Location, Retry-After, WWW-Authenticate, Weir-Request-Id, Weir-Durability, Weir-Next-Id, Weir-More, "
@@ -80,7 +79,7 @@ class OriginCheck:
             await self._app(scope, receive, send)
             return
         origin = origins[0].decode("latin-1").lower()
-        if _is_own(origin, host):
+        if is_own(origin, host):
             await self._app(scope, receive, send)
             return
         if "*" not in self._origins and origin not in self._origins:
@@ -156,15 +155,6 @@ def _check_site(scope: Scope, found: Found) -> None:
     raise RefusalError(
         "origin_refused", "pages of other sites may not call or embed this: see the setting allowed_origins"
     )
-
-
-def _is_own(origin: str, host: str) -> bool:
-    """Whether an origin is this host: the same name and port, under either scheme (TLS may end before us)."""
-    scheme, _, rest = origin.partition("://")
-    default = _DEFAULT_PORTS.get(scheme)
-    if default is None or not rest:
-        return False
-    return rest.removesuffix(f":{default}") == host.removesuffix(f":{default}")
 
 
 def _exposing(send: Send, origin: bytes) -> Send:

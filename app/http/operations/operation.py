@@ -190,7 +190,7 @@ class Operation(Route):
                 if verdict.is_metered:
                     request.take_request()
             elif self.rule is not Access.OPEN:
-                await request.authenticate(tickets=request.query_tickets if self.end is not None else ())
+                await request.authenticate(tickets=self._tickets(request))
                 request.take_request()
                 if isinstance(self.rule, Action):
                     names = request.names.get
@@ -218,6 +218,10 @@ class Operation(Route):
         if not forwarded:
             self._audit(request, response)
         return response
+
+    def _tickets(self, request: Request) -> Sequence[str]:
+        """The tickets of a request that an EventSource may send, which has no header for a token."""
+        return request.query_tickets if self.end is not None else ()
 
     def coalesces(self, names: Mapping[str, str], headers: Mapping[bytes, bytes]) -> bool:
         """Of an operation that coalesces requests without query or condition: whether this one may be."""

@@ -11,12 +11,14 @@ import pytest
 
 from app.auth import Access, Action
 from app.http.operations.operation import Operation
-from app.main import ROUTES
+from app.main import ROUTES, App
 from engine import Engine, entries
 from engine.commands import XAdd
 from tests.app.auth.callers import ROOT, app_with, client, made
+from tests.app.test_sse import EventReader
 from tests.engine.asking import reply_to
 from tests.engine.clocks import settle
+from tests.waiting import until_async
 
 GUARDED: Final = [route for route in ROUTES if route.rule is not Access.OPEN]
 BODIES: Final = {
@@ -211,18 +213,69 @@ async def test_a_consumer_of_its_own_may_not_work_as_another(
         assert mine.status_code == 200
 
 
-async def test_a_ticket_opens_a_tail_once_from_its_own_page(engine: Engine, tmp_path: Path) -> None:
-    token = made("read:s")
-    settings = {"origin": "http://localhost"}
-    app = await app_with(engine, tmp_path, token)
+# Every way of a page to events, by the path of its route.
+EVENTS: Final = {
+    "/v1/streams/{stream}/tail": "/v1/streams/s/tail?after=0",
+    "/v1/tail": "/v1/tail?stream=s&after=0",
+    "/v1/streams/{stream}/entries": "/v1/streams/s/entries?after=0",
+    "/v1/streams/{stream}/groups/{group}/consumers/{consumer}/stream": (
+        "/v1/streams/s/groups/g/consumers/c/stream?max_in_flight=1"
+    ),
+    "/v1/stream/{stream:path}": "/v1/stream/s?offset=-1&live=sse",
+    "the same in other words": "/v1/stream/s?live=%73se&offset=-1",
+}
+# What a ticket does not open.
+NO_EVENTS: Final = (
+    ("GET", "/v1/streams/s?"),
+    ("POST", "/v1/stream/s?live=sse"),
+    ("HEAD", "/v1/stream/s?offset=-1&live=sse"),
+    ("GET", "/v1/stream/s?offset=-1"),
+    ("GET", "/v1/stream/s?offset=-1&live=long-poll"),
+)
+SHOP: Final = {"origin": "https://shop.example"}
+OTHER: Final = {"origin": "https://other.example"}
+OWN: Final = {"origin": "http://127.0.0.1:8080", "host": "127.0.0.1:8080"}
+
+
+def test_every_route_of_events_is_walked_over() -> None:
+    routes = {route.template for route in ROUTES if route.end is not None}
+    assert routes < EVENTS.keys()
+
+
+async def opens(app: App, url: str, **headers: str) -> bool:
+    """Whether a page gets events there."""
+    reader = EventReader(app, *url.split("?"), accept="text/event-stream", **headers)
+    await until_async(lambda: reader.status)
+    await reader.leave()
+    return (reader.status, reader.head[b"content-type"]) == (200, b"text/event-stream")
+
+
+@pytest.mark.parametrize("route", EVENTS)
+async def test_a_ticket_opens_events_once_from_its_own_page(
+    engine: Engine, tmp_path: Path, route: str
+) -> None:
+    """Of another origin, which has to be the same; of this host, for which a browser sends none. It opens
+    nothing else.
+    """
+    url, token = EVENTS[route], made("read,write,consume,manage:s")
+    origins = [SHOP["origin"], OTHER["origin"]]
+    app = await app_with(engine, tmp_path, token, allowed_origins=origins)
     async with client(app, token.text) as http, client(app, None) as page:
-        ticket = (await http.post("/v1/tickets", headers=settings)).json()["ticket"]
-        url = f"/v1/streams/s/tail?ticket={ticket}"
-        events = {"accept": "text/event-stream"}
-        assert (await page.head(url, headers={**settings, **events})).status_code == 200
-        assert (await page.head(url, headers={**settings, **events})).status_code == 401
-        other = (await http.post("/v1/tickets", headers=settings)).json()["ticket"]
-        assert (await page.head(f"/v1/streams/s/tail?ticket={other}", headers=events)).status_code == 401
+        await http.put("/v1/stream/s", headers={"content-type": "application/json"}, content="1")
+        await http.put("/v1/streams/s/groups/g", json={})
+
+        async def ticket(headers: dict[str, str]) -> str:
+            return f"&ticket={(await http.post('/v1/tickets', headers=headers)).json()['ticket']}"
+
+        for asked, sent in ((SHOP, SHOP), (OWN, {}), ({}, {})):
+            text = await ticket(asked)
+            assert [await opens(app, url + text, **sent) for _ in range(2)] == [True, False], asked
+        for asked, sent in ((SHOP, {}), (SHOP, OTHER), (OWN, SHOP)):
+            assert not await opens(app, url + await ticket(asked), **sent), asked
+        text = await ticket({})
+        for method, other in NO_EVENTS:
+            assert (await page.request(method, other + text)).status_code == 401, other
+        assert await opens(app, url + text)
 
 
 @pytest.mark.parametrize("how", ["expires", "is revoked"])
