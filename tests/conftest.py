@@ -115,9 +115,9 @@ UNMEASURED = (
     *(f"tests/app/{name}.py" for name in _APP),
 )
 # The same test once more: over another kind of server, or through FastAPI after the short way.
-AGAIN = {"valkey", "fastapi"}
+AGAIN = {"redis8", "valkey", "fastapi"}
 # Kinds of servers, as parameters: a test over each of them is repeated.
-SERVERS = {"redis", "valkey", "cluster"}
+SERVERS = {"redis", "redis8", "valkey", "cluster"}
 # Measured with the first of a test's parameters: the others run the same lines.
 FIRST_ALONE = "tests/engine/"
 # What Hypothesis draws is not measured: lines that it alone reaches would come and go. Here it reaches most.
@@ -163,10 +163,19 @@ def pytest_configure(config: pytest.Config) -> None:
 def _halve(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out half of the parameters of tests that repeat themselves over them."""
     repeated: defaultdict[str, list[str]] = defaultdict(list)
+    over_servers = set[str]()
     for item in items:
         if item.get_closest_marker("halved") is not None:
-            repeated[_family(item)].append(item.nodeid)
-    left_out = {name for names in repeated.values() for name in {*names} - {*halves.half(names)}}
+            family = _family(item)
+            repeated[family].append(item.nodeid)
+            if not SERVERS.isdisjoint(_parameters(item)):
+                over_servers.add(family)
+    # A further kind of server shall not be a further run of what is tried over each.
+    left_out = {
+        name
+        for family, names in repeated.items()
+        for name in {*names} - {*halves.half(names, at_most=family in over_servers)}
+    }
     config.hook.pytest_deselected(items=[item for item in items if item.nodeid in left_out])
     items[:] = [item for item in items if item.nodeid not in left_out]
 
@@ -263,7 +272,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """`--not-run=FILE` collects the notes of several runs, so that the gate can end with them."""
     parser.addoption(
         "--backend",
-        choices=["redis", "valkey", "cluster"],
+        choices=["redis", "redis8", "valkey", "cluster"],
         help="run the tests of the application over such a server, as docs/scale.md says they differ there",
     )
     parser.addoption(

@@ -42,13 +42,16 @@ def some(count: int) -> int:
     return count if _chosen_by is None else (count + 1) // 2
 
 
-def half(names: Iterable[Name]) -> list[Name]:
-    """Those of these that are tried, in their order: at least one, if there is any. Their text chooses."""
+def half(names: Iterable[Name], *, at_most: bool = False) -> list[Name]:
+    """Those of these that are tried, in their order: at least one, if there is any, and of an odd number
+    `at_most` half. Their text chooses.
+    """
     ordered = list(names)
     if _chosen_by is None:
         return ordered
+    number = max(1, len(ordered) // 2) if at_most else some(len(ordered))
     ranked = sorted(range(len(ordered)), key=lambda place: _rank(f"{_chosen_by} {ordered[place]}"))
-    return [ordered[place] for place in sorted(ranked[: some(len(ordered))])]
+    return [ordered[place] for place in sorted(ranked[:number])]
 
 
 def _rank(text: str) -> bytes:

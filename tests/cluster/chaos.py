@@ -29,6 +29,7 @@ from redis.exceptions import ClusterDownError
 from engine.cluster.keys import SLOTS, auxiliary_key, slot_of
 from tests.cluster.clusters import ShardServers, cluster
 from tests.cluster.servers import BackendServer
+from tests.engine.real_redis import PROGRAMS
 from tests.server import Server
 from tests.waiting import until
 from weir import AsyncClient, Delivery, Gap, WeirError, Worker
@@ -322,7 +323,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=30)
     parser.add_argument("--rounds", type=int, default=1_000_000)
     parser.add_argument("--memory-rounds", type=int, default=3, help="with durability memory, to compare")
-    parser.add_argument("--server", choices=("redis", "valkey"), default="valkey")
+    parser.add_argument("--server", choices=sorted(PROGRAMS), default="valkey")
     given = parser.parse_args()
     reports = []
     for durability, rounds in (("replicated:1", given.rounds), ("memory", given.memory_rounds)):

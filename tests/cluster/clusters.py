@@ -16,7 +16,8 @@ from engine.cluster import ClusterTopology, ServerAccess
 from engine.cluster.keys import SLOTS, slot_of
 from engine.cluster.replication import BackendDurability
 from engine.cluster.topology import Topology
-from tests.cluster.servers import PROGRAMS, Backend, BackendServer
+from tests.cluster.servers import Backend, BackendServer
+from tests.engine.real_redis import PROGRAMS
 from tests.server import free_port
 from tests.waiting import until
 

@@ -9,7 +9,8 @@ import pytest
 from engine.cluster import ClusterEngine
 from tests.cluster.clusters import BACKENDS, opened_backend
 from tests.cluster.engines import opened
-from tests.cluster.servers import PROGRAMS, Backend, BackendServer
+from tests.cluster.servers import Backend, BackendServer
+from tests.engine.real_redis import PROGRAMS
 from tests.held import pytest_runtest_call, pytest_runtest_teardown  # noqa: F401 - hooks of pytest
 from tests.waiting import until
 
@@ -60,7 +61,7 @@ def own_server(tmp_path: Path) -> Iterator[BackendServer]:
         yield server
 
 
-@pytest.fixture(params=["redis", "valkey"])
+@pytest.fixture(params=sorted(PROGRAMS))
 def pair(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[BackendServer, BackendServer]]:
     """A primary and its replica."""
     quick = ["--repl-diskless-sync-delay", "0"]

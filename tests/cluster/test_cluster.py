@@ -32,6 +32,7 @@ from engine.replies import Added, Entries, GroupRead, Listing, Published, Stream
 from tests.cluster.clusters import BackendCluster, move_slot, primaries
 from tests.cluster.engines import BODY, refused
 from tests.engine.asking import reply_to, turn_of
+from tests.engine.real_redis import PROGRAMS
 from tests.waiting import until, until_async
 
 TIMEOUT_S = 5.0
@@ -41,7 +42,7 @@ MOVES = 6
 ADDED_BETWEEN = 50
 
 
-@pytest.fixture(scope="module", params=["redis", "valkey"])
+@pytest.fixture(scope="module", params=sorted(PROGRAMS))
 def shared_cluster(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[BackendCluster]:

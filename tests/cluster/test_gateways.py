@@ -11,7 +11,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
-from tests.cluster.clusters import opened_backend
+from tests.cluster.clusters import BACKENDS, opened_backend
 from tests.fronts.processes import call
 from tests.server import Server
 from tests.waiting import until
@@ -24,7 +24,7 @@ GROUP = "/v1/streams/jobs/groups/g"
 Pair = tuple[Server, Server]
 
 
-@pytest.fixture(scope="module", params=["redis", "valkey", "cluster"])
+@pytest.fixture(scope="module", params=BACKENDS)
 def running(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     """Two gateways over a server of each kind."""
     folder = tmp_path_factory.mktemp("gateways")

@@ -23,7 +23,8 @@ from tests.app.conftest import calling
 from tests.certificates import Authority
 from tests.cluster.engines import AdjustedClock
 from tests.cluster.sentinels import NAME, Sentinel
-from tests.cluster.servers import PROGRAMS, BackendServer
+from tests.cluster.servers import BackendServer
+from tests.engine.real_redis import PROGRAMS
 from tests.server import free_port
 from tests.waiting import until_async
 

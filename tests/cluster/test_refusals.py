@@ -15,7 +15,8 @@ from engine.cluster.keys import slot_of
 from engine.cluster.refusals import KNOWN, refusal_of
 from engine.cluster.wire import ServerError, pack
 from tests.cluster.clusters import BackendCluster, primaries
-from tests.cluster.servers import PROGRAMS, BackendServer
+from tests.cluster.servers import BackendServer
+from tests.engine.real_redis import PROGRAMS
 from tests.waiting import until
 
 _BYTES_MAX: Final = 1 << 16

@@ -15,6 +15,7 @@ from engine.replies import Entries
 from tests.cluster.clusters import BackendCluster, added_primary, move_slot, primaries
 from tests.cluster.test_cluster import Load, opened
 from tests.engine.asking import reply_to
+from tests.engine.real_redis import PROGRAMS
 from tests.waiting import until
 
 # Each at a server of its own.
@@ -23,7 +24,7 @@ STREAMS: Final = ("a", "b")
 CONNECTIONS: Final = 4
 
 
-@pytest.fixture(params=["redis", "valkey"])
+@pytest.fixture(params=sorted(PROGRAMS))
 def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BackendCluster]:
     """A cluster of the test alone."""
     with primaries(tmp_path, request.param, 2) as found:

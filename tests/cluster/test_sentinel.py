@@ -18,6 +18,7 @@ from tests.cluster.engines import BODY
 from tests.cluster.sentinels import NAME, Watched, watched
 from tests.cluster.servers import BackendServer
 from tests.engine.asking import reply_to
+from tests.engine.real_redis import PROGRAMS
 from tests.server import Server
 from tests.waiting import until, until_async
 
@@ -26,7 +27,7 @@ ADDED_BETWEEN = 30
 AGAIN_S = 0.02
 
 
-@pytest.fixture(params=["redis", "valkey"])
+@pytest.fixture(params=sorted(PROGRAMS))
 def servers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Watched]:
     with watched(tmp_path, request.param) as found:
         yield found

@@ -25,8 +25,9 @@ from engine.commands import (
 )
 from engine.replies import ConsumerInfo, GroupRead, PendingEntry, PendingList
 from tests.cluster.engines import opened
-from tests.cluster.servers import PROGRAMS, Backend, BackendServer
+from tests.cluster.servers import Backend, BackendServer
 from tests.engine.asking import reply_to
+from tests.engine.real_redis import PROGRAMS
 from tests.waiting import until_async
 
 LONG_MS = 1 << 40

@@ -25,9 +25,9 @@ def house() -> Iterator[House]:
     house.check()
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealRedis]:
+@pytest.fixture(scope="module", params=["redis", "redis8"])
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealRedis]:
     """A real server, for the tests of a module."""
-    server = RealRedis(tmp_path_factory.mktemp("redis"))
+    server = RealRedis(tmp_path_factory.mktemp("redis"), request.param)
     yield server
     server.end()

