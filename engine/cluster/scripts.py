@@ -116,6 +116,9 @@ EDGES_MARK: Final = 4
 EDGES_LAST_LIVE: Final = 5
 EDGES_LOST: Final = 6
 
+# Redis's bound for the entries that one approximate trim without LIMIT may remove.
+_LIMIT_DEFAULT: Final = 10_000
+
 _GROWING: Final = {
     *("add", "add_scheduled", "append_durable", "create_durable", "publish"),
     *("fire_schedule", "fire_schedules", "set_schedule"),
@@ -328,7 +331,7 @@ def _trim_words(trim: Trim | None) -> bytes:
         "minid": None if trim.minid is None else ids.format(trim.minid),
         "age_ms": trim.older_than_ms,
         "approx": trim.approx,
-        "limit": trim.limit,
+        "limit": _LIMIT_DEFAULT if trim.approx and trim.limit is None else trim.limit,
         "count_pending": trim.count_pending,
     }
     return msgspec.json.encode({name: value for name, value in asked.items() if value is not None})

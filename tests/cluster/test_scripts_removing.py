@@ -1,5 +1,10 @@
 """XTRIM and XDEL as scripts, and where a stream begins: as the engine in this process has it."""
 
+import random
+from collections.abc import Iterator, Sequence
+from itertools import product
+from typing import Final
+
 import pytest
 from redis.exceptions import ResponseError
 
@@ -171,3 +176,41 @@ def test_an_id_that_cannot_be_the_last_is_refused_as_by_the_server(beside: Besid
     with pytest.raises(ResponseError) as refused:
         beside.raw(call)
     assert str(refused.value) == "The ID specified in XSETID is smaller than the target stream top item"
+
+
+# Around the ends of nodes.
+LENGTHS: Final = (1, 99, 100, 101, 250, 301)
+LEFT: Final = (0, 1, 50, 99, 100, 101, 200, 250, 300)
+
+
+def approximate() -> Iterator[tuple[int, list[Trim]]]:
+    """For each length, each bound with each limit, one after the other."""
+    for length, left, limit in product(LENGTHS, LEFT, (None, 0, 1, 99, 100, 101, 250)):
+        for other in (left, max(0, left - 60)):
+            by_id = [
+                Trim(minid=ids.make(5, max(0, length - n)), approx=True, limit=limit) for n in (left, other)
+            ]
+            by_length = [Trim(maxlen=n, approx=True, limit=limit) for n in (left, other)]
+            yield length, [*by_id, *by_length]
+            yield length, [*by_length, *by_id]
+
+
+@pytest.mark.parametrize("deleted", [(), (0,), (0, 1, 2)])
+def test_an_approximate_trim_removes_whole_nodes(server: BackendServer, deleted: Sequence[int]) -> None:
+    """As of small entries in Weir's own log, by length and by ID, whatever the limit; the server as well."""
+    for length, trims in random.Random(len(deleted)).sample(list(approximate()), 60):
+        server.call("FLUSHALL")
+        beside = Beside(server)
+        beside.add(XAdd(stream="s", bodies=[BODY] * length, ids=[ids.make(5, n) for n in range(length)]))
+        delete(beside, *(n for n in deleted if n < length))
+        for one in trims:
+            command = XTrim(stream="s", trim=one)
+            server.call("COPY", "s", "t", "REPLACE")
+            words = (
+                ["MAXLEN", "~", one.maxlen] if one.minid is None else ["MINID", "~", ids.format(one.minid)]
+            )
+            limit = [] if one.limit is None else ["LIMIT", one.limit]
+            removed = server.call("XTRIM", "t", *words, *limit)
+            reply = beside.both(lambda given, _: scripts.trim(given), command)
+            assert reply.deleted == removed, (length, trims, one)
+            check(beside)

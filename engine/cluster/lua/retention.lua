@@ -30,7 +30,7 @@ end
 local function cut(stream, meta, kept, highest)
   local wanted, from = highest, highest and kept_from(stream, kept)
   if from and not id_less(highest, from) then
-    highest = from ~= '0-0' and below(stream, from, {}) or nil
+    highest = from ~= '0-0' and last_below(stream, from) or nil
   end
   if highest then
     local before = state_of(meta, find(stream))
@@ -78,7 +78,7 @@ local function enforce_age(stream, meta, kept)
   local oldest = string.format('%.0f-0', math.max(0, clock_ms() - kept.max_age_ms))
   local first = first_id(stream)
   if first and id_less(first, oldest) then
-    cut(stream, meta, kept, below(stream, oldest, {}))
+    cut(stream, meta, kept, last_below(stream, oldest))
   end
   return false
 end

@@ -1,9 +1,9 @@
 -- XTRIM. What it asks: maxlen or minid or age_ms, approx, limit, count_pending, dry_run, guard.
 --
 -- Redis does not say which entries a trim removed, and removed_upto is the highest of them. So nothing is left
--- to Redis's nodes: an approximate trim removes all that it may, or nothing while there is little to remove.
+-- to Redis's nodes: an approximate trim removes whole nodes of 100 entries, which Redis and Weir have of small ones.
 
--- What an approximate trim by length leaves: about a node.
+-- Entries of a node, and what retention leaves.
 local SLACK = 100
 -- Where Redis must count: it has no entry by its number.
 local WALKED_MAX = 20000
@@ -95,42 +95,74 @@ local function pending_upto(stream, info, highest)
   return found
 end
 
--- How many a trim by length removes.
-local function excess(asked, length)
-  local over = length - asked.maxlen
-  if asked.approx then
-    if over < SLACK and not asked.dry_run then
-      return 0
-    end
-    if asked.limit and asked.limit > 0 then
-      over = math.min(over, asked.limit)
-    end
+-- How many entries up to the end of the first node there are; what went before were whole ones.
+local function first_node(info)
+  return SLACK - gone(info) % SLACK
+end
+
+-- How many entries an approximate trim may remove.
+local function most(asked)
+  return asked.limit and asked.limit > 0 and asked.limit or math.huge
+end
+
+-- How many a trim by length removes. The last node is as long as the stream is.
+local function excess(asked, info)
+  local over = info['length'] - asked.maxlen
+  if not asked.approx or over <= 0 then
+    return over
   end
-  return over
+  over = math.min(over, most(asked))
+  if over == info['length'] then
+    return over
+  end
+  return math.max(0, over - (over - first_node(info)) % SLACK)
+end
+
+-- The last of all entries below an ID, nil for none.
+local function last_below(stream, id)
+  local row = redis.call('XREVRANGE', stream, '(' .. id, '-', 'COUNT', 1)[1]
+  return row and row[1] or nil
+end
+
+-- The same of those in whole nodes, as many as it may be.
+local function last_of_nodes_below(stream, info, id, asked)
+  if info['length'] <= most(asked) and id_less(last_live_id(info), id) then
+    return last_live_id(info)
+  end
+  local highest, found, start, count = nil, 0, '-', first_node(info)
+  while found + count <= most(asked) do
+    local page = redis.call('XRANGE', stream, start, '(' .. id, 'COUNT', count)
+    if #page < count then
+      break
+    end
+    found, highest, count = found + count, page[count][1], SLACK
+    start = '(' .. highest
+  end
+  return highest
 end
 
 -- The highest ID that a trim by ID removes, nil for none.
-local function below(stream, minid, asked)
-  if asked.approx and asked.limit and asked.limit > 0 then
-    local page = redis.call('XRANGE', stream, '-', '(' .. minid, 'COUNT', math.min(asked.limit, SLACK))
-    return #page > 0 and page[#page][1] or nil
+local function highest_below(stream, info, asked)
+  if asked.minid == '0-0' then
+    return nil
+  elseif asked.approx then
+    return last_of_nodes_below(stream, info, asked.minid, asked)
   end
-  local row = redis.call('XREVRANGE', stream, '(' .. minid, '-', 'COUNT', 1)[1]
-  return row and row[1] or nil
+  return last_below(stream, asked.minid)
 end
 
 -- How many it removes (`true` for some, where only a dry run must know), and the highest ID of them.
 -- nil: it cannot be known in time.
-local function plan_trim(stream, asked, length)
+local function plan_trim(stream, asked, info)
   if asked.maxlen then
-    local over = excess(asked, length)
+    local over = excess(asked, info)
     if over <= 0 then
       return 0
     end
-    local highest = id_at(stream, length, over)
+    local highest = id_at(stream, info['length'], over)
     return highest and over, highest
   end
-  local highest = asked.minid ~= '0-0' and below(stream, asked.minid, asked) or nil
+  local highest = highest_below(stream, info, asked)
   if not highest then
     return 0
   end
@@ -155,15 +187,15 @@ local function cut_upto(stream, highest)
   return redis.call('XTRIM', stream, 'MAXLEN', '=', 0)
 end
 
-local function trim_unseen(stream, asked, length)
+local function trim_unseen(stream, asked, info)
   if asked.maxlen then
-    local over = excess(asked, length)
+    local over = excess(asked, info)
     if over <= 0 then
       return 0
     end
-    return cut_to(stream, length, over)
+    return cut_to(stream, info['length'], over)
   end
-  local highest = asked.minid ~= '0-0' and below(stream, asked.minid, asked) or nil
+  local highest = highest_below(stream, info, asked)
   if not highest then
     return 0
   end
@@ -196,14 +228,14 @@ local function trim(stream, meta, asked)
   end
   local before = state_of(meta, info)
   if not must_plan(asked, info) then
-    local removed, highest = trim_unseen(stream, asked, info['length'])
+    local removed, highest = trim_unseen(stream, asked, info)
     if removed > 0 then
       note_removal(meta, before, removed, highest)
     end
     local affected = asked.count_pending and removed > 0 and pending_upto(stream, info, highest) or 0
     return nil, removed, first_id(stream) or '0-0', affected
   end
-  local removed, highest = plan_trim(stream, asked, info['length'])
+  local removed, highest = plan_trim(stream, asked, info)
   if not removed then
     return refuse('too_long_to_count', WALKED_MAX)
   end
