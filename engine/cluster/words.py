@@ -61,6 +61,7 @@ from engine.commands import (
     XTrim,
 )
 from engine.commands.closing import check_reason
+from engine.commands.expiring import TIME_MS_MAX
 from engine.replies import Archived, Dropped, Entries, StreamDetail, StreamInfo, StreamUse
 
 C = TypeVar("C", bound=Command)
@@ -462,7 +463,10 @@ def _type(command: Type, _: WriteOrigin) -> BackendRequest:
 
 
 @sends(Expire)
-def _expire(command: Expire, _: WriteOrigin) -> BackendRequest:
+def _expire(command: Expire, origin: WriteOrigin) -> BackendRequest:
+    # The server says so too, but not of a key that is not there.
+    if command.ms + (origin.now_ms if command.relative else 0) > TIME_MS_MAX:
+        raise errors.invalid_expire_time(command.named)
     conditions = [flag.name or "" for flag in ExpireCondition if flag in command.condition]
     named = "PEXPIRE" if command.relative else "PEXPIREAT"
     call = scripts.change_lifetime(command.stream, [named, command.ms, *conditions])

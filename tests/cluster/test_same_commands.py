@@ -1,8 +1,9 @@
-"""Commands are answered over a backend as over an own log: each of the table, and those of a paused group."""
+"""Commands are answered over a backend as over an own log: each of the table, some of a group, and lifetimes."""
 
 import json
 import re
 from collections.abc import Sequence
+from itertools import product
 from typing import Any, Final
 
 import httpx
@@ -18,7 +19,7 @@ from tests.cluster.servers import BackendServer
 # Commands that docs/scale.md says to be refused, by what they contain.
 REFUSED: Final = ("IDMPAUTO", "XCFGSET", "XIDMPRECORD", "DUMP", "RESTORE")
 # What is the server's own: how it keeps a stream, how large it is, which policy it has, and what time it is.
-ITS_OWN: Final = (("MEMORY", "USAGE"), ("OBJECT", "FREQ"), ("TIME",))
+ITS_OWN: Final = (("MEMORY", "USAGE"), ("OBJECT", "FREQ"), ("OBJECT", "IDLETIME"), ("TIME",))
 PAUSED: Final[Sequence[Sequence[str]]] = [
     ("XADD", "p", "1-0", "v", "1"),
     ("XADD", "p", "2-0", "v", "2"),
@@ -56,6 +57,16 @@ PAUSED: Final[Sequence[Sequence[str]]] = [
     ("WEIR.CLOSE", "p"),
     ("WEIR.CLOSE", "p", "SCHEDULES", "DROP"),
     ("WEIR.SCHEDULE", "SET", "p", "b", "AT", "1900000000000", "FIELDS", "n", "1"),
+]
+# Times at the edges of what there may be, for a stream that is there and for one that is not.
+LIFETIMES: Final[Sequence[Sequence[str]]] = [
+    words
+    for name, key, time in product(
+        ("EXPIRE", "PEXPIRE", "EXPIREAT", "PEXPIREAT"),
+        ("e", "none"),
+        (-(1 << 63) - 1, -(1 << 63), -1, 0, 1 << 53, 1 << 55, 1 << 62, (1 << 63) - 1, 1 << 63),
+    )
+    for words in (("XADD", "e", "*", "v", "1"), (name, key, str(time)), (name, key, str(time), "XX"))
 ]
 # IDs and times by the clock, and generations, in the order in which these are looked for.
 _DRAWN: Final = (r"\b[12][0-9]{12}-[0-9]+", r"\b[12][0-9]{12}\b", r"\b[0-9a-f]{16}\b")
@@ -104,7 +115,8 @@ def without(found: Any) -> Any:
 
 async def test_commands_are_answered_as_over_an_own_log(server: BackendServer) -> None:
     """Reply for reply, error for error."""
-    commands = [words for words in (*COMMANDS, *PAUSED) if not set(words) & set(REFUSED)]
+    every = (*COMMANDS, *PAUSED, *LIFETIMES)
+    commands = [words for words in every if not set(words) & set(REFUSED)]
     own = Engine.open(None, clock=SystemClock())
     await own.start()
     here = await answers(own, commands)

@@ -35,13 +35,23 @@ async def test_a_transaction_with_an_unknown_command_is_discarded(wire: Wire) ->
     assert await wire.call("EXISTS", "s") == 0
 
 
-@pytest.mark.parametrize("words", [["WATCH"], ["EXEC", "x"], ["MULTI", "x"], ["DISCARD", "x"]])
+@pytest.mark.parametrize("words", [["WATCH"], ["MULTI", "x"], ["DISCARD", "x"]])
 async def test_a_wrong_number_of_words_discards_a_transaction(wire: Wire, words: list[str]) -> None:
     """Whichever command it is."""
     await wire.call("MULTI")
     refused = f"-ERR wrong number of arguments for '{words[0].lower()}' command"
     assert await wire.call(*words) == refused
     assert await wire.call("EXEC") == ABORTED
+
+
+async def test_an_exec_with_words_ends_a_transaction(wire: Wire) -> None:
+    """It runs nothing, and what comes next is no part of it."""
+    await wire.call("MULTI")
+    await wire.call("XADD", "s", "1-1", "a", "b")
+    discarded = "-EXECABORT Transaction discarded because of: wrong number of arguments for 'exec' command"
+    assert await wire.call("EXEC", "x") == discarded
+    assert await wire.call("EXEC") == "-ERR EXEC without MULTI"
+    assert await wire.call("EXISTS", "s") == 0
 
 
 @pytest.mark.parametrize("words", [["SELECT", "0"], ["UNWATCH"], ["CLIENT", "ID"], ["INFO"], ["COMMAND"]])

@@ -11,7 +11,7 @@ from typing import Final
 from app import VERSION
 from app.auth import OpenPolicy, Principal
 from app.auth.policy import unauthenticated
-from app.doors.resp.client import user_of
+from app.doors.resp.client import RespClient, user_of
 from app.doors.resp.command_table import CommandTable
 from app.doors.resp.commands import client_commands, diagnostic_commands, server_commands
 from app.doors.resp.link import Link, SessionCommand, Written
@@ -32,6 +32,7 @@ _NOT_NEEDED: Final = (
 # What these do to the port and its clients is in the audit log.
 _AUDITED: Final = frozenset({b"client|kill", b"client|unblock", b"slowlog|reset"})
 _WITH_HELP: Final = frozenset({b"acl", b"client", b"command"})
+_DISCARDED: Final = "EXECABORT Transaction discarded because of: "
 _HELLO_FIRST: Final = (
     "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH "
     "<user> <pass> option can be used to authenticate the client and select the RESP protocol version at the "
@@ -69,12 +70,20 @@ def _run(link: Link, words: Words) -> Written:
     command = find(words)
     assert command is not None, "it was found"
     if len(words) != command.arity and not len(words) >= -command.arity > 0:
-        if link.client.transaction is not None:
-            link.client.transaction.discard()
-        raise wrong_arity(words[0].lower().decode("latin-1"))
+        raise _refused(link.client, wrong_arity(words[0].lower().decode("latin-1")), words)
     if len(words) == 2 and words[1].upper() == b"HELP" and words[0].lower() in _WITH_HELP:
         return wire.encode(list(help_texts.lines(words[0].lower().decode())), link.client.protocol)
     return command.handle(link, words)
+
+
+def _refused(client: RespClient, refusal: EngineError, words: Words) -> EngineError:
+    """The refusal of a command that is not looked at: it discards a transaction, and EXEC ends it."""
+    if words[0].lower() == b"exec":
+        client.end_transaction()
+        return errors.invalid(f"{_DISCARDED}{refusal.redis.removeprefix('ERR ')}")
+    if client.transaction is not None:
+        client.transaction.discard()
+    return refusal
 
 
 # ---- who it is
