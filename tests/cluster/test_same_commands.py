@@ -1,4 +1,4 @@
-"""Commands are answered over a backend as over an own log: each of the table, some of a group, and lifetimes."""
+"""Commands are answered over a backend as over an own log: each of the table, some of a group, lifetimes."""
 
 import json
 import re
