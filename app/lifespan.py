@@ -282,6 +282,7 @@ class EngineLife:
         self._gateway.health.is_backend_full = lambda: backend.health.full is not None
         log_health(backend.health, self._clock, self._gateway.change_outage)
         backend.on_missing_events = self._warn_of_slow_waking
+        backend.maintenance.on_refused = self._warn_of_no_maintenance
         if await self._is_met(backend):
             self._gateway.open(backend)
             logs.get().info("ready", backend=backend.backend)
@@ -315,6 +316,13 @@ class EngineLife:
             every_s=self._settings.backend_poll_s,
             reason=reason,
             remedy="set notify-keyspace-events to Ktgx in the server, or let the gateway's user run CONFIG",
+        )
+
+    def _warn_of_no_maintenance(self, reason: str) -> None:
+        logs.get().warning(
+            "streams are not maintained: retention, silent consumers, what a gateway that has died had due",
+            reason=reason,
+            remedy="do what the reason says: it goes on by itself then",
         )
 
     async def _meet(self, backend: "ClusterEngine") -> None:

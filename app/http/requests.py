@@ -417,7 +417,14 @@ class Request(Work):
         synced = self.preferences.synced
         if len(commands) == 1:
             return [await self.execute(commands[0], synced=synced)]
-        return await self.transaction(commands, synced=synced)
+        try:
+            return await self.transaction(commands, synced=synced)
+        except EngineError as refusal:
+            if refusal.code != "memory_full" or any(command.changes for command in commands[:-1]):
+                raise
+        # Redis 7.0 refuses, while it is full, all that is several commands in one turn: the last one may be
+        # what makes room, and those before it look.
+        return [await self.execute(command, synced=synced and command.changes) for command in commands]
 
     def respond(self, status: int, body: bytes | BaseModel = b"", headers: Sequence[Header] = ()) -> Response:
         """Make the response of a change: it says how safe the change is."""

@@ -32,7 +32,7 @@ from engine.cluster.misfits import Misfit
 from engine.cluster.no_log import NoLog
 from engine.cluster.node import Node
 from engine.cluster.origins import Origins, unnumbered
-from engine.cluster.refusals import name_of, not_supported, refusal_of, refusal_of_terms
+from engine.cluster.refusals import about, name_of, not_supported, refusal_of, refusal_of_terms
 from engine.cluster.routing import BackendRequest, Lane
 from engine.cluster.scripts import WriteOrigin, cross_slot
 from engine.cluster.sending import Sender, settled
@@ -220,10 +220,13 @@ class ClusterEngine(NoLog):
         together = [request for request in requests if request is not None]
         is_one = self._is_one_turn([request.stream for request in together])
         if len(together) == len(requests) and is_one:
-            replies = await self._turn(together, call.origin)
-            for command, reply in zip(commands, replies, strict=True):
+            found = await self._turn(together, call.origin)
+            for command, reply in zip(commands, found, strict=True):
                 self._note_run(command, reply)
-            return replies
+            return [
+                about(reply, command) if isinstance(reply, EngineError) else reply
+                for command, reply in zip(commands, found, strict=True)
+            ]
         if len(commands) == 1 or not any(command.changes for command in commands):
             return [await _attempt(self._run(command), call.origin) for command in commands]
         if is_one:
@@ -325,7 +328,10 @@ class ClusterEngine(NoLog):
             return gathered
         request = self._request(command)
         assert request is not None, "it is not gathered"
-        reply: Reply = await self.run_request(request)
+        try:
+            reply: Reply = await self.run_request(request)
+        except EngineError as refusal:
+            raise about(refusal, command) from None
         self._note_run(command, reply)
         return reply
 
@@ -351,7 +357,7 @@ class ClusterEngine(NoLog):
             if isinstance(reply, Dying):
                 self._spawn(_finish(self._move(reply), finish, origin))
             else:
-                finish(reply)
+                finish(about(reply, command) if isinstance(reply, EngineError) else reply)
             self._note_run(command, reply)
 
         self._send(request, settle)

@@ -114,24 +114,31 @@ def _describe(command: DescribeGroup, _: WriteOrigin) -> BackendRequest:
         for info in rows:
             if info.name == command.group:
                 return info
-        raise errors.no_group_for_key(command.stream, command.group)
+        raise missing
 
-    return msgspec.structs.replace(look, decode=decode)
+    missing = errors.no_group(command.stream, command.group)
+    return msgspec.structs.replace(look, decode=decode, instead={"ERR no such key": missing})
 
 
 @sends(DeleteGroup)
 def _delete_group(command: DeleteGroup, _: WriteOrigin) -> BackendRequest:
     def decode(held: int) -> bool:
+        if held == _NO_STREAM:
+            raise errors.key_required(command.stream)
         if held >= 0:
             raise errors.group_has_pending(command.group, held)
         return True
 
     keys = (command.stream, auxiliary_key(command.stream, "m"))
     arguments: list[Word] = [command.group, int(command.drop), *policy_fields(command.group)]
-    return one(command, ("EVAL", _DELETE_GROUP, len(keys), *keys, *arguments), decode)
+    request = one(command, ("EVAL", _DELETE_GROUP, len(keys), *keys, *arguments), decode)
+    missing = errors.no_group_for_key(command.stream, command.group)
+    return msgspec.structs.replace(request, instead={"NOGROUP": missing})
 
 
+_NO_STREAM: Final = -2
 _DELETE_GROUP: Final = """
+if redis.call('EXISTS', KEYS[1]) == 0 then return -2 end
 local held = redis.call('XPENDING', KEYS[1], ARGV[1])[1]
 if held > 0 and ARGV[2] == '0' then return held end
 redis.call('XGROUP', 'DESTROY', KEYS[1], ARGV[1])
@@ -213,7 +220,9 @@ def _delete_consumer(command: DeleteConsumer, _: WriteOrigin) -> BackendRequest:
         return int(held)
 
     arguments = (command.group, command.consumer, int(command.drop), command.transfer_to or "")
-    return script(command, _DELETE_CONSUMER, arguments, decode)
+    request = script(command, _DELETE_CONSUMER, arguments, decode)
+    missing = errors.key_required(command.stream)
+    return msgspec.structs.replace(request, instead={"ERR no such key": missing})
 
 
 _DELETE_CONSUMER: Final = """

@@ -19,7 +19,7 @@ from engine.cluster.node import Node
 from engine.cluster.routing import BackendRequest, Lane
 from engine.cluster.schedule_counts import ScheduleCounts
 from engine.cluster.scripts import maintain, touch
-from engine.cluster.wire import Words, report
+from engine.cluster.wire import Words, call, report
 from engine.errors import OF_BACKEND, EngineError
 
 STEP_S: Final = 1.0
@@ -76,6 +76,8 @@ class Maintenance:
         self._read: dict[str, None] = {}
         # Called with a stream that has schedules, and after how many ms the first is due.
         self.note_schedule: Callable[[str, int], None] = lambda *_: None
+        # Called with why the servers refuse a step, once for each reason: nothing is maintained until then.
+        self.on_refused: Callable[[str], None] = lambda _: None
         # Why the last step ended, so that each reason is reported once; empty where it went well.
         self._reported = ""
 
@@ -88,10 +90,16 @@ class Maintenance:
             except Exception as error:  # noqa: BLE001 - the next step goes on
                 # Of an outage others tell.
                 if not _is_outage(error) and str(error) != self._reported:
-                    report("streams could not be maintained", error)
+                    self._report(error)
                 self._reported = str(error)
             else:
                 self._reported = ""
+
+    def _report(self, error: Exception) -> None:
+        if isinstance(error, EngineError):
+            call(self.on_refused, error.detail)
+        else:
+            report("streams could not be maintained", error)
 
     def note_read(self, streams: Collection[str]) -> None:
         """Groups of these streams are read here."""

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
+from engine import errors
 from engine.cluster.wire import ConnectionLostError, ServerError
 from engine.commands import (
     Command,
@@ -18,6 +19,7 @@ from engine.commands import (
     FlushAll,
     PutMetadata,
     Restore,
+    StreamCommand,
     Unchanged,
     Watch,
     XCfgSet,
@@ -149,6 +151,19 @@ def reason_of(error: EngineError) -> str:
 def in_part(refusal: EngineError) -> EngineError:
     """The refusal of one of several requests of which others have changed something."""
     return unavailable(reason_of(refusal), is_unknown=True) if refusal.code == _UNAVAILABLE else refusal
+
+
+def about(refusal: EngineError, command: Command) -> EngineError:
+    """A refusal in a server's words with what is missing, or there already: the command names it."""
+    if refusal.members or not isinstance(command, StreamCommand):
+        return refusal
+    group = getattr(command, "group", "")
+    same = {
+        "no_stream": errors.no_such_key(command.stream),
+        "no_group": errors.no_group(command.stream, group),
+        "group_exists": errors.group_exists(group),
+    }.get(refusal.code)
+    return refusal if same is None else EngineError(same.code, refusal.redis, same.detail, **same.members)
 
 
 # What callers call the commands that no server is sent.

@@ -120,7 +120,8 @@ def _add(command: AddScheduled, origin: WriteOrigin) -> BackendRequest:
         recurring = [*dict.fromkeys(named[place] for place in places)]
         return AddedScheduled(added, scheduled, cancelled=cancelled == b"1", recurring=recurring)
 
-    return _write("add_scheduled", stream, words, decode, origin)
+    only_cancels = command.add is None and not command.later
+    return _write("add_scheduled", stream, words, decode, origin, makes_room=only_cancels)
 
 
 @sends(CancelSchedule)
@@ -161,10 +162,17 @@ def _packed(entry: Sequence[bytes]) -> bytes:
 
 
 def _write(
-    name: str, stream: str, words: Sequence[Word], decode: Callable[[Any], Any], origin: WriteOrigin
+    name: str,
+    stream: str,
+    words: Sequence[Word],
+    decode: Callable[[Any], Any],
+    origin: WriteOrigin,
+    *,
+    makes_room: bool = False,
 ) -> BackendRequest:
     keys = [*stream_keys(stream), requests_key(stream, origin)]
-    return numbered(by_script(stream, ScriptCall(adding(name, "scheduling"), keys, words, decode)), origin)
+    call = ScriptCall(adding(name, "scheduling", makes_room=makes_room), keys, words, decode)
+    return numbered(by_script(stream, call), origin)
 
 
 # --- asking

@@ -126,11 +126,15 @@ _GROWING: Final = {
 
 
 @cache
-def script(name: str, *parts: str) -> Script:
-    """The script of that name; `parts` are the files that it stands on, beside the prelude."""
+def script(name: str, *parts: str, makes_room: bool = False) -> Script:
+    """The script of that name; `parts` are the files that it stands on, beside the prelude. One that
+    `makes_room` runs at a server without memory left, too.
+    """
     # Without memory left, a server refuses such a script before it runs. Without this line it refuses
     # single commands, and none behind the first change.
     head = "#!lua\n" if name in _GROWING else ""
+    if makes_room:
+        head = "#!lua flags=allow-oom\n"
     text = head + "\n".join([_TEXTS[one] for one in ("prelude", *parts, name)])
     return Script(text, sha1(text.encode(), usedforsecurity=False).hexdigest())
 
@@ -265,9 +269,9 @@ def add_words(command: XAdd) -> list[Word]:
     ]
 
 
-def adding(name: str, *parts: str) -> Script:
-    """A script that adds entries."""
-    return script(name, "trimming", "retention", "answers", "adding", *parts)
+def adding(name: str, *parts: str, makes_room: bool = False) -> Script:
+    """A script that adds entries, or as it is called now `makes_room`."""
+    return script(name, "trimming", "retention", "answers", "adding", *parts, makes_room=makes_room)
 
 
 def origin_words(origin: WriteOrigin) -> list[Word]:

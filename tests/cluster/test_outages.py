@@ -109,6 +109,32 @@ def test_a_gateway_logs_an_outage_and_its_end_once(own_server: BackendServer, tm
     assert "maxmemory" in lines[2]["remedy"]
 
 
+def test_a_gateway_logs_in_one_line_why_it_cannot_maintain_streams(
+    own_server: BackendServer, tmp_path: Path
+) -> None:
+    """Without a trace, and once, however often it tries."""
+    password = tmp_path / "password"
+    password.write_text("secret")
+    password.chmod(0o600)
+    rights = ("~s", "~weir/gateways", "~weir/{*", "&*", "+@all")
+    own_server.call("ACL", "SETUSER", "weir", "on", ">secret", *rights)
+    url = f"redis://weir@127.0.0.1:{own_server.port}/0"
+    words = ["--backend", url, "--set", f"backend_password_file={password}", "--set", "log_requests=none"]
+    with Server(tmp_path / "data", *words) as gateway:
+        until(lambda: "NOPERM" in str(own_server.call("INFO", "errorstats")) and warnings(gateway))
+        refused = own_server.call("INFO", "errorstats")
+        until(lambda: own_server.call("INFO", "errorstats") != refused)
+        gateway.stop()
+        (line,) = warnings(gateway)
+    assert line["event"].startswith("streams are not maintained")
+    assert "let the user that `backend` names use this key" in line["reason"]
+    assert "exception" not in line
+
+
+def warnings(gateway: Server) -> list[dict[str, Any]]:
+    return [line for line in gateway.log_lines() if line["level"] in {"warning", "error", "critical"}]
+
+
 def health(gateway: Server) -> dict[str, Any]:
     request = urllib.request.Request(f"{gateway.url}/healthz/ready")
     try:

@@ -112,7 +112,7 @@ async def delete(request: Request, stream: str) -> Response:
     """DELETE: remove the stream."""
     # A description refuses where the stream was removed before.
     found = [DescribeDurable(stream=stream), Delete(streams=[stream])]
-    _, removed = await request.transaction(found, synced=request.preferences.synced)
+    _, removed = await request.write(*found)
     if not removed:
         raise errors.no_such_key(stream)
     return Response(204)

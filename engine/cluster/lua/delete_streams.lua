@@ -12,6 +12,6 @@ if scheduled > 0 then
   return refuse('has_schedules', KEYS[1], scheduled, 'delete')
 end
 local count = is_there and redis.call('DEL', KEYS[1]) or 0
--- A write in any case: WAIT behind it then covers that of the one that did it before.
-redis.call('HSET', KEYS[2], 'g', '')
+-- A write in any case: WAIT behind it then covers that of the one that did it before. A full server refuses it first.
+redis.pcall('HSET', KEYS[2], 'g', '')
 return { 'done', count, forget(unpack(KEYS)) }
