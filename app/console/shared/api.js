@@ -11,7 +11,7 @@
 /** @typedef {{max_len: number | null, max_age_ms: number | null, max_bytes: number | null,
  *   keep_unacknowledged: boolean, keep_unarchived: boolean}} Retention */
 /** @typedef {{name: string, length: number, first_id: string, last_id: string, entries_added: number, groups: number,
- *   generation: string, memory_bytes: number, max_deleted_id: string, retention: Retention, closed?: boolean,
+ *   generation: string, memory_bytes: number, max_deleted_id: string, retention: Retention, schedules: number, closed?: boolean,
  *   closed_at?: string, close_reason?: string, media_type?: string, forked_from?: string, held_by?: string}} Stream */
 /** @typedef {{name: string, consumers: number, pending: number, last_delivered_id: string,
  *   entries_read: number | null, lag: number | null, paused: boolean} & Policy} Group */
