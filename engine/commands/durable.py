@@ -277,9 +277,10 @@ def append_batches(turn: Turn, command: AppendBatches) -> BatchesAppended:
         last_ids = [*last_ids, *added.ids]
         epochs, seqs, _ = zip(*places.values(), strict=True)
         turn.emit(AdvanceProducers(stream, [*places], epochs, seqs, at_ms))
+    generation = key.generation
     return BatchesAppended(
         [
-            one and DurableAppended(last_ids[one[0]], key.generation, *one[1][:2], duplicate=one[2])
+            one and DurableAppended(last_ids[one[0]], generation, *one[1][:2], duplicate=one[2])
             for one in found
         ]
     )
