@@ -15,6 +15,8 @@ SOURCE: Final = "weir-source"
 HISTORY: Final = "history"
 # How many milliseconds the gateway waits for the answer.
 DEADLINE: Final = "weir-deadline-ms"
+# How long a read waits for its turn before it is refused, at the gateway and at the service.
+BUSY_WAIT_S_MAX: Final = 1.0
 COUNT: Final = "weir-count"
 NEXT: Final = "weir-next-id"
 MORE: Final = "weir-more"

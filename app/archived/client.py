@@ -16,7 +16,7 @@ import httpx
 import msgspec
 
 from app import logs
-from app.archived.asking import DEADLINE, Answered, Asked
+from app.archived.asking import BUSY_WAIT_S_MAX, DEADLINE, Answered, Asked
 from app.metrics.counters import Counters
 from app.settings import Settings, SettingsError, read_named_file
 from engine import Clock, EngineError, Reader
@@ -48,7 +48,7 @@ class HistoryClient:
         self._fetches: Counter[str] = Counter()
         # Whether the last page did not come.
         self.is_away = False
-        # Readers that follow wait here for one of their caller's fetches to end.
+        # Readers wait here for one of their caller's fetches to end.
         self._free = asyncio.Condition()
 
     async def fetch(self, asked: Asked, reader: Reader) -> Answered:
@@ -110,13 +110,14 @@ class HistoryClient:
     @asynccontextmanager
     async def _turn(self, reader: Reader) -> AsyncIterator[None]:
         caller = reader.caller
-        if reader.follows:
-            async with self._free:
+        wait_s = None if reader.follows else min(BUSY_WAIT_S_MAX, self._timeout_s)
+        try:
+            async with asyncio.timeout(wait_s), self._free:
                 await self._free.wait_for(lambda: self._fetches[caller] < FETCHES_MAX)
-        elif self._fetches[caller] >= FETCHES_MAX:
+                self._fetches[caller] += 1
+        except TimeoutError:
             detail = f"{FETCHES_MAX} pages of history are being read for this caller: try again in a moment"
-            raise EngineError("history_busy", f"BUSY {detail}", detail)
-        self._fetches[caller] += 1
+            raise EngineError("history_busy", f"BUSY {detail}", detail) from None
         try:
             yield
         finally:

@@ -24,7 +24,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app import logs
-from app.archived.asking import DEADLINE, Answered, Asked
+from app.archived.asking import BUSY_WAIT_S_MAX, DEADLINE, Answered, Asked
 from app.errors import RefusalError, problem, problem_headers
 from app.history.archive import Archive, Snapshot
 from app.history.cache import FileCache
@@ -65,7 +65,7 @@ class History:
         self._token = read_token()
         # Not before is it read again.
         self._token_due_s = 0.0
-        self._under_way = 0
+        self._turns = asyncio.Semaphore(_FETCHES_MAX)
         # Where pages ended with more behind them: who begins there reads one page after the other.
         self._ends: OrderedDict[tuple[StreamKey, bool, int], None] = OrderedDict()
 
@@ -99,17 +99,26 @@ class History:
     async def _answer(self, request: Request) -> Response:
         await self._check_token(request)
         asked = Asked.of(request.path_params["stream"], dict(request.query_params))
-        if self._under_way >= _FETCHES_MAX:
-            raise RefusalError("history_busy", f"{_FETCHES_MAX} pages are being read: try again in a moment")
-        self._under_way += 1
         try:
-            async with asyncio.timeout(_deadline_s(request)):
+            async with asyncio.timeout(_deadline_s(request)), self._turn():
                 found = await self.page(asked)
         except TimeoutError:
             raise _unavailable("the archive did not answer in time") from None
-        finally:
-            self._under_way -= 1
         return self._respond(request, asked, found)
+
+    @asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        """Be one of the pages under way. Raises RefusalError."""
+        try:
+            async with asyncio.timeout(BUSY_WAIT_S_MAX):
+                await self._turns.acquire()
+        except TimeoutError:
+            detail = f"{_FETCHES_MAX} pages are being read: try again in a moment"
+            raise RefusalError("history_busy", detail) from None
+        try:
+            yield
+        finally:
+            self._turns.release()
 
     def _respond(self, request: Request, asked: Asked, found: Answered) -> Response:
         body, headers = found.body(asked), found.headers()

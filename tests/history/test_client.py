@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from app.archived.asking import Asked
+from app.archived.asking import BUSY_WAIT_S_MAX, Asked
 from app.archived.client import FETCHES_MAX, HistoryClient
 from app.metrics.counters import Counters
 from app.settings import Settings
@@ -65,7 +65,7 @@ async def refusal(client: HistoryClient, caller: str = "a") -> EngineError:
     return refused.value
 
 
-async def test_beyond_two_pages_a_caller_is_refused_and_who_follows_waits() -> None:
+async def test_beyond_two_pages_a_caller_waits_a_second_and_who_follows_longer() -> None:
     """Other callers have their own."""
     free, asked = asyncio.Event(), asyncio.Semaphore(0)
 
@@ -77,15 +77,38 @@ async def test_beyond_two_pages_a_caller_is_refused_and_who_follows_waits() -> N
     async with asking(hold) as client:
         first = [asyncio.create_task(client.fetch(ASKED, Reader("a"))) for _ in range(FETCHES_MAX)]
         other = asyncio.create_task(client.fetch(ASKED, Reader("b")))
+        following = asyncio.create_task(client.fetch(ASKED, Reader("a", follows=True)))
         for _ in range(FETCHES_MAX + 1):
             await asked.acquire()
+        began_s = asyncio.get_running_loop().time()
         assert (await refusal(client)).code == "history_busy"
-        following = asyncio.create_task(client.fetch(ASKED, Reader("a", follows=True)))
-        await asyncio.sleep(0)
+        waited_s = asyncio.get_running_loop().time() - began_s
+        assert waited_s >= BUSY_WAIT_S_MAX
         assert not following.done()
         free.set()
         found = await asyncio.gather(*first, other, following)
         assert [page.number for page in found] == [0] * (FETCHES_MAX + 2)
+
+
+async def test_reads_side_by_side_take_turns() -> None:
+    """Five plain ones of a caller are answered, two at a time."""
+    counters, here = Counters(), set[bytes]()
+    most = 0
+
+    async def take_a_while(head: bytes) -> bytes:
+        nonlocal most
+        here.add(head)
+        most = max(most, len(here))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        here.discard(head)
+        return answer(b"200 OK", PAGE, HEADERS)
+
+    async with asking(take_a_while, counters=counters) as client:
+        reads = [client.fetch(asked_from(number), Reader("a")) for number in range(1, 6)]
+        assert [page.number for page in await asyncio.gather(*reads)] == [0] * 5
+    assert most <= FETCHES_MAX
+    assert counters.history_fetches == {"ok": 5, "busy": 0, "unavailable": 0}
 
 
 async def test_the_token_and_the_deadline_go_along(tmp_path: Path) -> None:

@@ -1,9 +1,11 @@
 """The service answers pages as the gateway writes them, to those who have its token, and changes nothing."""
 
+import asyncio
 import shutil
 import stat
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -199,6 +201,27 @@ def test_what_it_does_not_understand_it_refuses(
     refused = serve().start().page("orders", GENERATION, None, **query)
     assert (refused.json["code"], refused.headers["content-type"]) == (code, "application/problem+json")
     assert maker.table.version >= 0
+
+
+async def test_beyond_its_pages_under_way_it_waits_a_second_before_it_refuses(maker: Maker) -> None:
+    """And answers where one of them ends in that time."""
+    maker.batch({"orders": ["1-0", "2-0", "3-0"]})
+    history = History(maker.root, SystemClock(), lambda: "", 1 << 20)
+    page = f"http://history/v1/streams/orders/entries?generation={GENERATION}"
+    free = threading.Event()
+    history.archive._thread.submit(free.wait)  # noqa: SLF001 - a store that does not answer
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(history.app())) as http:
+        held = [asyncio.create_task(http.get(page)) for _ in range(64)]
+        await asyncio.sleep(0)
+        refused = await http.get(page)
+        assert (refused.status_code, refused.json()["code"]) == (429, "history_busy")
+        late = asyncio.create_task(http.get(page))
+        await asyncio.sleep(0)
+        free.set()
+        answers = await asyncio.gather(*held, late)
+    assert [answer.status_code for answer in answers] == [200] * 65
+    history.archive.close()
+    history.cache.close()
 
 
 async def test_no_cache_shows_an_answer_unasked(maker: Maker) -> None:
