@@ -84,6 +84,21 @@ class TestTrim:
         assert "nothing to remove" in weir(*words, "30000d").stdout
         assert "would remove 4" in weir(*words, "20000d").stdout
 
+    def test_a_stream_of_which_nothing_is_archived_any_more_is_no_fault(
+        self, server: Server, table: ArchiveTable, tmp_path: Path
+    ) -> None:
+        """Deleted, and then made anew: there is nothing to remove, and the reason stands beside it."""
+        words = ("trim", table.root.url, "--gateway", server.url, "--yes")
+        with GatewayClient(GatewayAccess("g0", server.url)) as gateway:
+            gateway.delete_stream(tmp_path.name)
+            reasons = [weir(*words)]
+            gateway.post("/v1/publish", {"streams": {tmp_path.name: [{"fields": {"n": "1"}}]}})
+            reasons.append(weir(*words))
+            assert gateway.stream(tmp_path.name) is not None
+        for found, why in zip(reasons, ("no such stream", "made anew"), strict=True):
+            assert (found.exit_code, why in found.stdout) == (0, True)
+            assert "nothing to remove" in found.stdout or "removed 0" in found.stdout
+
     def test_what_is_refused_fails(self, server: Server, table: ArchiveTable) -> None:
         """With the reason beside the stream, and exit code 1."""
         table.root.delete(table.files()[0].path)

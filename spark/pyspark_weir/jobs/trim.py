@@ -297,8 +297,9 @@ def _compare(key: StreamKey, bound: Bound, found: PlannedRange, archived: int | 
 
 
 def _other_generation(key: StreamKey, found: PlannedRange) -> TrimProposal:
-    refused = (
+    """Nothing is left of what was archived, and nothing of the other one is archived yet."""
+    why = (
         f"the stream was made anew: the archive holds generation {key.generation}, the gateway "
         f"{found.generation}; archive it first"
     )
-    return TrimProposal(key, ids.BEGINNING, refused, refused=refused)
+    return TrimProposal(key, ids.BEGINNING, why)
