@@ -111,26 +111,36 @@ def test_redis_py_repeats_what_the_list_says() -> None:
 
 # --- every refusal
 
+# Of arguments of functions that make one.
+SAMPLES: Final[Mapping[Any, Sequence[Any]]] = {
+    bool: [False, True],
+    int: [1],
+    str: ["x"],
+    str | None: ["x"],
+}
+
 
 def of_the_engine() -> Iterator[EngineError]:
-    """What each function of engine/errors.py makes, with each value of what is true or false."""
-    samples = {str(str): "x", str(int): 1, str(str | None): "x"}
-    for make in vars(errors).values():
-        if not inspect.isfunction(make) or make.__module__ != errors.__name__:
+    """What each function of engine/errors.py makes, with each value of what is true or false, and what those
+    that turn a refusal into another one make of it.
+    """
+    functions = [
+        (one, [parameter.annotation for parameter in inspect.signature(one).parameters.values()])
+        for one in vars(errors).values()
+        if inspect.isfunction(one)
+        and one.__module__ == errors.__name__
+        and inspect.signature(one).return_annotation is EngineError
+    ]
+    turning = [one for one, kinds in functions if kinds == [EngineError]]
+    for make, kinds in functions:
+        if EngineError in kinds:
             continue
-        signature = inspect.signature(make)
-        if signature.return_annotation is not EngineError or make in (errors.unrepeated, errors.in_part):
-            continue
-        choices = [
-            [False, True] if one.annotation is bool else [samples[str(one.annotation)]]
-            for one in signature.parameters.values()
-        ]
-        for values in product(*choices):
-            given = signature.bind_partial()
-            given.arguments.update(zip(signature.parameters, values, strict=True))
-            refusal = make(*given.args, **given.kwargs)
-            yield refusal
-            yield errors.in_part(refusal)
+        names = inspect.signature(make).parameters
+        for values in product(*(SAMPLES[kind] for kind in kinds)):
+            bound = inspect.signature(make).bind_partial()
+            bound.arguments.update(zip(names, values, strict=True))
+            refusal = make(*bound.args, **bound.kwargs)
+            yield from (refusal, *(turn(refusal) for turn in turning))
 
 
 def of_a_backend() -> Iterator[EngineError]:
