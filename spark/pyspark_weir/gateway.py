@@ -393,6 +393,13 @@ class GatewayClient(Client):
         return RefusedError(f"{said}{remedy}", status=error.status, problem=error.code, members=error.problem)
 
 
+def reach(accesses: Iterable[GatewayAccess]) -> None:
+    """Have each gateway say that it knows the token. Raises OptionError, RefusedError, Unavailable."""
+    for access in accesses:
+        with GatewayClient(access) as gateway:
+            gateway.get("/v1/whoami")
+
+
 def of_stream(stream: str) -> str:
     """The path of a stream. Raises OptionError for what is no name."""
     try:

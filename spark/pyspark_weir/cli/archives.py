@@ -68,7 +68,7 @@ def archive(options: ArchiveArguments) -> None:
             source=options.source(),
         )
     )
-    options.say_missing()
+    options.look()
     archiver.check()  # before Spark has started, which takes a while
     report = output.batch_reporter(as_json=options.as_json)
 

@@ -190,12 +190,17 @@ class QueryArguments(StreamArguments, SparkArguments):
         ),
     ] = None
 
-    def say_missing(self) -> None:
-        """Say which streams are named and do not exist, as after a typing error."""
+    def look(self) -> None:
+        """Ask the gateways, before Spark starts, which takes a while: a wrong token ends the job, and streams
+        that are named and do not exist, as after a typing error, are said. Raises PipelineError.
+        """
+        from pyspark_weir.gateway import reach
         from pyspark_weir.options import source_options
         from pyspark_weir.source.gateways import missing_streams
 
-        for name in missing_streams(source_options(self.source())):
+        options = source_options(self.source())
+        reach(options.gateways)
+        for name in missing_streams(options):
             output.say(f"stream {name} does not exist: it is read from when it appears")
 
     def query(self, job: str) -> "QueryRun":

@@ -71,6 +71,7 @@ def mirror(options: MirrorArguments) -> None:
     """
     from pyspark_weir import checkpoint
     from pyspark_weir.checkpoint import StateFolder
+    from pyspark_weir.gateway import reach
     from pyspark_weir.jobs.mirror import Mirror, check, query
     from pyspark_weir.jobs.replay_plan import Targets
     from pyspark_weir.options import source_options
@@ -101,7 +102,8 @@ def mirror(options: MirrorArguments) -> None:
     )
     if checkpoint.query_id(StateFolder.of(options.checkpoint)) is not None:
         begins = "where the checkpoint ends"
-    options.say_missing()
+    options.look()
+    reach([asked.target])
     check(asked)  # before Spark has started, which takes a while
     report = output.batch_reporter(as_json=options.as_json, begins=begins)
     summary = run(options.query("mirror"), lambda spark: query(spark, asked), report)
@@ -202,6 +204,7 @@ def replay(options: ReplayArguments) -> None:
     What is sent is settled at the first start. Killed and begun again with the same --job-id, it goes on.
     """
     from pyspark_weir.checkpoint import StateFolder
+    from pyspark_weir.gateway import reach
     from pyspark_weir.jobs import replay as job
     from pyspark_weir.running import locked
     from pyspark_weir.session import open_session
@@ -215,6 +218,7 @@ def replay(options: ReplayArguments) -> None:
         _show(job.plan_of(source, asked), as_json=options.as_json)
         return
     address = _state(options.state, options.archive, asked.job)
+    reach([*source.accesses, target])
     with locked(address):
         place = StateFolder.of(address)
         plan = job.begin(place, source, target, asked)

@@ -57,6 +57,10 @@ class FromArchive:
     root: ArchiveRoot
 
     @property
+    def accesses(self) -> tuple[GatewayAccess, ...]:
+        return ()
+
+    @property
     def address(self) -> str:
         return self.root.url
 
@@ -87,6 +91,10 @@ class FromGateway:
     """The streams of a gateway, as they are when they are read."""
 
     access: GatewayAccess
+
+    @property
+    def accesses(self) -> tuple[GatewayAccess, ...]:
+        return (self.access,)
 
     @property
     def address(self) -> str:

@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 
 from pyspark_weir import ids, offsets
 from pyspark_weir.clock import monotonic_s
-from pyspark_weir.errors import PipelineError, RefusedError
+from pyspark_weir.errors import PipelineError, RefusedError, Unavailable
 from pyspark_weir.gateway import GatewayClient, GatewayPlan, PlanQuery, of_one_call
 from pyspark_weir.options import SourceOptions
 
@@ -243,7 +243,10 @@ def _within(query: PlanQuery, found: Mapping[Call, GatewayPlan]) -> dict[Call, t
 
 
 def missing_streams(options: SourceOptions) -> list[str]:
-    """The named streams that no gateway has; none where a pattern chooses, or a gateway does not answer."""
+    """The named streams that no gateway has; none where a pattern chooses, or a gateway does not answer.
+
+    Raises RefusedError where the token may not read them.
+    """
     if options.pattern is not None:
         return []
     quick = tuple(
@@ -252,7 +255,7 @@ def missing_streams(options: SourceOptions) -> list[str]:
     gateways = SourceGateways(replace(options, gateways=quick))
     try:
         found = gateways.plan(PlanQuery(dict.fromkeys(gateways.select(), ids.BEGINNING), max_entries=1))
-    except PipelineError:
+    except Unavailable:
         # The job tells of it itself.
         return []
     finally:
