@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from pyspark_weir.cli.archives import ArchiveArguments, keep
 from pyspark_weir.cli.main import jobs
+from pyspark_weir.errors import ArchiveError
 from pyspark_weir.gateway import GatewayAccess, GatewayClient
 from pyspark_weir.table.table import ArchiveTable
 from tests.server import Server
@@ -218,3 +220,53 @@ class TestArchive:
         found = weir("archive", str(tmp_path / "a"), "--checkpoint", str(tmp_path / "c"))
         assert found.exit_code == 2
         assert "--streams a,b" in found.stderr
+
+
+class TestUpkeep:
+    """`archive --then …`: what an archive needs each night, after the night's entries, as one job."""
+
+    def test_all_of_it_is_done_in_the_order_that_was_asked_for(
+        self, server: Server, table: ArchiveTable, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """By the steps' own commands; a trim keeps what it is to keep."""
+        options = ArchiveArguments(
+            root=table.root.url,
+            checkpoint=str(tmp_path / "c"),
+            streams="a",
+            then="compact, vacuum,trim",
+            keep_last=2,
+        )
+        accesses = [GatewayAccess("g0", server.url)]
+        keep(options, options.steps(), accesses)
+        said = capsys.readouterr()
+        assert "2 files merged into 1" in said.err
+        assert "0 files deleted" in said.err
+        assert "removed 3" in said.out
+        with GatewayClient(accesses[0]) as gateway:
+            assert list(gateway.page(tmp_path.name, after="0-0").ms) == [4, 5]
+
+    def test_a_step_that_fails_is_the_last(self, server: Server, table: ArchiveTable, tmp_path: Path) -> None:
+        """Nothing is trimmed of an archive that cannot be merged."""
+        table.root.delete(table.files()[0].path)
+        options = ArchiveArguments(
+            root=table.root.url, checkpoint=str(tmp_path / "c"), streams="a", then="compact,trim"
+        )
+        with pytest.raises(ArchiveError, match="missing"):
+            keep(options, options.steps(), [GatewayAccess("g0", server.url)])
+        with GatewayClient(GatewayAccess("g0", server.url)) as gateway:
+            assert list(gateway.page(tmp_path.name, after="0-0").ms) == [1, 2, 3, 4, 5]
+
+    @pytest.mark.parametrize(
+        ("words", "said"),
+        [
+            (("--then", "compact,clean"), "write some of compact, vacuum, trim"),
+            (("--then", "trim", "--every", "1m"), "--then is for a job that ends"),
+            (("--keep", "7d"), "add --then trim"),
+        ],
+    )
+    def test_what_cannot_be_meant_is_usage(self, tmp_path: Path, words: tuple[str, ...], said: str) -> None:
+        """Before anything is archived."""
+        given = ("archive", str(tmp_path / "a"), "--checkpoint", str(tmp_path / "c"), "--streams", "a")
+        found = weir(*given, *words)
+        assert (found.exit_code, said in " ".join(found.stderr.split())) == (2, True)
+        assert not list(tmp_path.iterdir())

@@ -5,6 +5,7 @@ Knows: their parameters, how results look. Must never know: how a job does its w
 
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -14,12 +15,14 @@ from pyspark_weir.errors import OptionError
 from weir.cli.options import duration_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
-    from pyspark_weir.jobs.trim import TrimProposal
+    from pyspark_weir.gateway import GatewayAccess, GatewayClient
+    from pyspark_weir.jobs.trim import TrimProposal, TrimRules
     from pyspark_weir.jobs.verify import VerifyReport
     from pyspark_weir.progress import BatchProgress
     from pyspark_weir.running import QueryRun
+    from pyspark_weir.table.root import ArchiveRoot
 
 _EVERY_MS_DEFAULT: Final = 1_000
 _TRIM_COLUMNS: Final = ("stream", "entries", "upto", "because", "outcome")
@@ -28,9 +31,48 @@ _TARGET_MB_DEFAULT: Final = 128
 _AGE_MS_DEFAULT: Final = 7 * 24 * 3_600_000
 
 
+class Step(StrEnum):
+    """What keeps an archive."""
+
+    COMPACT = "compact"
+    VACUUM = "vacuum"
+    TRIM = "trim"
+
+
 @dataclass(frozen=True, kw_only=True)
-class ArchiveArguments(arguments.RootArguments, arguments.QueryArguments):
+class KeepArguments:
+    """What a trim keeps."""
+
+    keep_ms: Annotated[
+        int,
+        typer.Option(
+            "--keep",
+            parser=duration_ms,
+            metavar="DURATION",
+            show_default="0",
+            help="a trim keeps what is younger, by the time in its ID",
+        ),
+    ] = 0
+    keep_last: Annotated[int, typer.Option(min=0, help="a trim keeps this many entries of each stream")] = 0
+
+    def rules(self) -> "TrimRules":
+        from pyspark_weir.jobs.trim import TrimRules
+
+        return TrimRules(keep_ms=self.keep_ms, keep_last=self.keep_last)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArchiveArguments(arguments.RootArguments, arguments.QueryArguments, KeepArguments):
     """Where the archive is, and what goes there."""
+
+    then: Annotated[
+        str | None,
+        typer.Option(
+            metavar="STEPS",
+            help="upkeep of the whole archive when the job has ended: of compact, vacuum and trim, "
+            "with commas, in the order to be done; trim removes",
+        ),
+    ] = None
 
     until_closed: Annotated[
         bool,
@@ -39,6 +81,18 @@ class ArchiveArguments(arguments.RootArguments, arguments.QueryArguments):
             help="run until all streams are closed and archived to their ends; a batch a second, or --every",
         ),
     ] = False
+
+    def steps(self) -> "tuple[Step, ...]":
+        """What is done in the end. Raises OptionError."""
+        try:
+            found = tuple(Step(name) for name in arguments.names(self.then))
+        except ValueError:
+            raise OptionError(f"--then {self.then}: write some of {', '.join(Step)}, with commas") from None
+        if found and self.every_ms is not None and not self.until_closed:
+            raise OptionError("--then is for a job that ends: leave --every out, or add --until-closed")
+        if Step.TRIM not in found and (self.keep_ms or self.keep_last):
+            raise OptionError("--keep and --keep-last are for a trim: add --then trim")
+        return found
 
     def run_of(self, is_over: "Callable[[], bool]") -> "QueryRun":
         """The run of the query. Raises OptionError."""
@@ -56,6 +110,7 @@ def archive(options: ArchiveArguments) -> None:
     It begins with the earliest entry, or where the table ends. The gateway learns how far the archive goes,
     and `weir-spark trim` removes it there. Several checkpoints may share a table, but no stream.
     """
+    steps = options.steps()
     from pyspark_weir.errors import Unavailable
     from pyspark_weir.jobs.archive import Archiver, Archiving
     from pyspark_weir.running import run
@@ -89,23 +144,27 @@ def archive(options: ArchiveArguments) -> None:
     archiver.settle()
     archiver.mark_closed()
     output.ended(summary, as_json=options.as_json)
+    if not summary.stopped:
+        keep(options, steps, archiver.accesses)
+
+
+def keep(options: ArchiveArguments, steps: "Iterable[Step]", accesses: "Iterable[GatewayAccess]") -> None:
+    """Do these steps; one that fails is the last."""
+    shared: dict[str, Any] = {"root": options.root, "storage": options.storage, "as_json": options.as_json}
+    for step in steps:
+        if step is Step.COMPACT:
+            compact(CompactArguments(**shared))
+        elif step is Step.VACUUM:
+            vacuum(VacuumArguments(**shared))
+        else:
+            with arguments.connected(accesses) as opened:
+                _trim(options.archive(), opened, options.rules(), yes=True, as_json=options.as_json)
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrimArguments(arguments.RootArguments, arguments.GatewayArguments):
+class TrimArguments(arguments.RootArguments, arguments.GatewayArguments, KeepArguments):
     """What is kept, and whether anything is removed."""
 
-    keep_ms: Annotated[
-        int,
-        typer.Option(
-            "--keep",
-            parser=duration_ms,
-            metavar="DURATION",
-            show_default="0",
-            help="keep what is younger, by the time in its ID",
-        ),
-    ] = 0
-    keep_last: Annotated[int, typer.Option(min=0, help="keep this many entries of each stream")] = 0
     yes: Annotated[bool, typer.Option("--yes", help="do it; without it nothing is removed")] = False
 
 
@@ -115,22 +174,27 @@ def trim(options: TrimArguments) -> None:
     Before a stream is trimmed, the table, its files and the gateway's own count are compared. Exit code 1
     where one was refused.
     """
+    with options.opened() as opened:
+        _trim(options.archive(), opened, options.rules(), yes=options.yes, as_json=options.as_json)
+
+
+def _trim(
+    root: "ArchiveRoot", opened: "dict[str, GatewayClient]", rules: "TrimRules", *, yes: bool, as_json: bool
+) -> None:
     from pyspark_weir import clock
-    from pyspark_weir.jobs.trim import TrimRules, plan, run
+    from pyspark_weir.jobs.trim import plan, run
     from pyspark_weir.table.cleaning import open_repaired
 
-    table = open_repaired(options.archive())
-    rules = TrimRules(keep_ms=options.keep_ms, keep_last=options.keep_last)
-    with options.opened() as opened:
-        planned = plan(table, opened, rules, clock.wall_ms())
-        outcomes: dict[Any, str | int] = {}
-        if options.yes:
-            for done in run(table, opened, planned):
-                outcomes[done.planned.key] = done.deleted if done.refused is None else done.refused
-    rows = [_row(one, outcomes.get(one.key), done=options.yes) for one in planned]
-    output.rows(rows, _TRIM_COLUMNS, as_json=options.as_json)
+    table = open_repaired(root)
+    planned = plan(table, opened, rules, clock.wall_ms())
+    outcomes: dict[Any, str | int] = {}
+    if yes:
+        for done in run(table, opened, planned):
+            outcomes[done.planned.key] = done.deleted if done.refused is None else done.refused
+    rows = [_row(one, outcomes.get(one.key), done=yes) for one in planned]
+    output.rows(rows, _TRIM_COLUMNS, as_json=as_json)
     pending = any(one.entries and one.refused is None for one in planned)
-    if pending and not options.yes and not options.as_json:
+    if pending and not yes and not as_json:
         output.say("nothing was removed; --yes does it")
     refused = [one for one in planned if one.refused is not None]
     if refused or any(isinstance(outcome, str) for outcome in outcomes.values()):

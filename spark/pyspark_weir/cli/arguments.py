@@ -6,8 +6,8 @@ A command takes one model, a frozen dataclass whose members are its parameters. 
 inheritance: what reads streams is a `StreamArguments`, what runs a streaming query a `QueryArguments`.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
@@ -93,13 +93,9 @@ class GatewayArguments(OutputArguments):
     def connection(self) -> dict[str, str]:
         return connection(self.gateways, self.token_file, self.token_env)
 
-    @contextmanager
-    def opened(self) -> "Iterator[dict[str, GatewayClient]]":
+    def opened(self) -> "AbstractContextManager[dict[str, GatewayClient]]":
         """The gateways by name, connected. Raises OptionError."""
-        from pyspark_weir.gateway import GatewayClient
-
-        with ExitStack() as stack:
-            yield {one.name: stack.enter_context(GatewayClient(one)) for one in accesses(self.connection())}
+        return connected(accesses(self.connection()))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,6 +232,15 @@ def accesses(connection: dict[str, str]) -> "tuple[GatewayAccess, ...]":
     from pyspark_weir.raw_options import RawOptions
 
     return of_options(RawOptions(connection, COMMON))
+
+
+@contextmanager
+def connected(accesses: "Iterable[GatewayAccess]") -> "Iterator[dict[str, GatewayClient]]":
+    """The gateways by name, connected. Raises OptionError."""
+    from pyspark_weir.gateway import GatewayClient
+
+    with ExitStack() as stack:
+        yield {one.name: stack.enter_context(GatewayClient(one)) for one in accesses}
 
 
 def one_access(connection: dict[str, str]) -> "GatewayAccess":
