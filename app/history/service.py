@@ -60,7 +60,7 @@ class History:
         self.archive = Archive(root, clock)
         self.cache = FileCache(root, cache_bytes)
         self.metrics = Metrics(self.cache)
-        self._clock = clock
+        self.clock = clock
         self._read_token = read_token
         self._token = read_token()
         # Not before is it read again.
@@ -76,16 +76,15 @@ class History:
             Route("/healthz", self._health),
             Route("/metrics", self._metrics),
         ]
-        return Starlette(routes=routes, middleware=[Middleware(_Unkept)], lifespan=self._lifespan)
+        return Starlette(routes=routes, middleware=[Middleware(_Unkept)])
 
-    @asynccontextmanager
-    async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
-        yield
+    def close(self) -> None:
+        """Read nothing more."""
         self.archive.close()
         self.cache.close()
 
     async def _entries(self, request: Request) -> Response:
-        began = self._clock.monotonic()
+        began = self.clock.monotonic()
         try:
             response = await self._answer(request)
         except RefusalError as refusal:
@@ -93,7 +92,7 @@ class History:
             if refusal.kind.status >= 500:
                 logs.get().warning("no page", code=refusal.code, reason=refusal.detail)
         self.metrics.requests.labels(str(response.status_code)).inc()
-        self.metrics.seconds.observe(self._clock.monotonic() - began)
+        self.metrics.seconds.observe(self.clock.monotonic() - began)
         return response
 
     async def _answer(self, request: Request) -> Response:
@@ -143,7 +142,7 @@ class History:
 
     async def _look_at_token(self) -> None:
         """Its file may hold another one by now; what is no token leaves the one that is known."""
-        now_s = self._clock.monotonic()
+        now_s = self.clock.monotonic()
         if now_s < self._token_due_s:
             return
         self._token_due_s = now_s + _TOKEN_S

@@ -1,43 +1,49 @@
-"""The service as a process: its socket, its signals. Must never know: pages."""
+"""The service as a process: its socket, its signals, what strangers may take of it. Must never know: pages.
+
+Anybody who reaches it may send a head before its token is looked at: connections are the gateway's own, which
+bound the bytes of a head and the time in which a request arrives.
+"""
 
 import asyncio
 import signal
 import socket
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from functools import partial
+from typing import Final
 
-import uvicorn
 import uvloop
 
+from app.doors.http.http_connection import HttpConnection
+from app.doors.http.listening import HttpServer, Times
+from app.doors.http.service import HttpService, Limits
 from app.history.service import History
+from app.http.responses import refuse
+from app.metrics.faults import Faults
 
-
-class _Server(uvicorn.Server):
-    """uvicorn, but that a signal to stop is an end like any other: exit code 0. It calls `say` once it serves
-    and handles signals.
-    """
-
-    def __init__(self, config: uvicorn.Config, say: Callable[[], None]) -> None:
-        super().__init__(config)
-        self._say = say
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Serve, and say so."""
-        await super().startup(sockets)
-        self._say()
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self.handle_exit, number, None)
-        yield
+# Gateways ask with a name, a range and a token.
+LIMITS: Final = Limits(head_bytes_max=32 << 10, request_s_max=10.0, stall_s_max=30.0, keep_alive_s=75.0)
+# At a stop pages under way have this long.
+_TIMES: Final = Times(handshake_s_max=10.0, drain_s_max=10.0)
 
 
 def run(history: History, listening: socket.socket, say: Callable[[], None]) -> None:
     """Serve on a socket until SIGTERM or SIGINT; `say` is called when it can."""
-    config = uvicorn.Config(
-        history.app(), http="httptools", ws="none", log_config=None, access_log=False, server_header=False,
-        timeout_graceful_shutdown=10,
-    )  # fmt: skip
-    uvloop.run(_Server(config, say).serve([listening]))
+    uvloop.run(_serve(history, listening, say))
+
+
+def server_of(history: History) -> HttpServer:
+    """What serves it."""
+    clock, answer = history.clock, partial(refuse, request_id="")
+    service = HttpService(history.app(), LIMITS, answer, None, clock, Faults(clock.monotonic))
+    return HttpServer(service, partial(HttpConnection, service), _TIMES)
+
+
+async def _serve(history: History, listening: socket.socket, say: Callable[[], None]) -> None:
+    server, loop = server_of(history), asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, server.stop)
+    loop.call_soon(say)
+    try:
+        await server.serve(listening)
+    finally:
+        history.close()

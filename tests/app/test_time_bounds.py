@@ -344,6 +344,7 @@ async def test_a_socket_is_cut_no_later_than_any() -> None:
     for stall_s, found_s in ((9, 9), (10, 10), (11, 10)):
         settings = SETTINGS.model_copy(update={"stall_s_max": stall_s})
         service = http_server(settings, create_app(settings, HandClock())).service
+        assert service.websocket is not None
         made: Any = service.websocket(service, {})
         assert made.limits.stall_s_max == found_s <= STALL_S_MAX
 

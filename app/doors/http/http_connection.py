@@ -60,7 +60,8 @@ class HttpConnection(Client):
         super().__init__(service.limits.stall_s_max)
         self.service = service
         self.limits = service.limits
-        self._parser = RequestParser(self, service.limits.head_bytes_max)
+        takes_sockets = service.websocket is not None
+        self._parser = RequestParser(self, service.limits.head_bytes_max, takes_sockets=takes_sockets)
         self.client: Address | None = None
         # None without TLS, or where the client has shown none.
         self.client_certificate: ClientCertificate | None = None
@@ -320,6 +321,7 @@ class HttpConnection(Client):
         behind, self._behind = self._behind, None
         self.resume_reading()
         self.service.connections.discard(self)
+        assert self.service.websocket is not None, "it takes handshakes"
         successor = self.service.websocket(self.service, self.state)
         successor.connection_made(self.transport)
         line = b"%b %b HTTP/1.1\r\n" % (handshake.method, handshake.target)

@@ -56,10 +56,13 @@ class RequestSink(Protocol):
 
 
 class RequestParser:
-    """The requests of one connection. A handshake is kept, with its head, instead of being handed on."""
+    """The requests of one connection. A handshake is kept, with its head, instead of being handed on, where
+    something `takes_sockets`.
+    """
 
-    def __init__(self, sink: RequestSink, head_bytes_max: int) -> None:
+    def __init__(self, sink: RequestSink, head_bytes_max: int, *, takes_sockets: bool = True) -> None:
         self._sink = sink
+        self._takes_sockets = takes_sockets
         self._head_bytes_max = head_bytes_max
         # What came of a body, handed on as one however short its chunks are: what httptools calls here is no
         # function of Python.
@@ -131,8 +134,8 @@ class RequestParser:
             if self.handshake is not None:
                 return behind
             _log.warning("Unsupported upgrade request.")
-            self.is_foreign = True
             if behind:
+                self.is_foreign = True
                 # For a proxy it may be of the other protocol. The request before it is answered as HTTP/1.1.
                 detail = "nothing stands behind an upgrade that is not taken"
                 raise RefusalError("malformed_request", detail) from None
@@ -203,7 +206,7 @@ class RequestParser:
             expects_continue=self._expects_continue and is_new,
             keeps_alive=parser.should_keep_alive() and is_new,
         )
-        if parser.should_upgrade() and _is_for_websocket(self._headers):
+        if self._takes_sockets and parser.should_upgrade() and _is_for_websocket(self._headers):
             self.handshake = head
         else:
             self._sink.begin_request(head)

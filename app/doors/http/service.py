@@ -52,13 +52,14 @@ class HttpService:
         app: AsgiApp,
         limits: Limits,
         refuse: Refuse,
-        websocket: WebSocketFactory,
+        websocket: WebSocketFactory | None,
         clock: Clock,
         faults: Faults,
     ) -> None:
         self.app = app
         self.limits = limits
         self.refuse = refuse
+        # None where nothing speaks WebSocket: what asks for it is answered as HTTP/1.1.
         self.websocket = websocket
         self.faults = faults
         self.monotonic = clock.monotonic
