@@ -30,6 +30,7 @@ from app.http.entries.entry_pages import (
 from app.http.entries.publishing import (
     Added,
     AddOptions,
+    BatchBody,
     EntryBody,
     KeyHeader,
     LinesBody,
@@ -132,13 +133,30 @@ async def add_entries(
     if_match: IfMatchHeader = None,
     idempotency_key: KeyHeader = None,
 ) -> Response:
-    """Append one entry, or a batch that is stored whole or not at all (XADD).
+    """Append one entry (XADD).
 
-    A list of objects, each the fields of an entry, is a batch too. Other media types are taken as well:
+    A batch as `addEntryBatch` takes it is stored here as well. Other media types are taken too:
     `application/x-ndjson` as by `addEntriesNdjson`, a form as the fields of one entry, any other as by
     `addRawEntry`. JSON as `text/plain`, or without a type, is 415 instead, unless the query has `raw=true`.
     """
     read = partial(body.read, nested=options.nested is not None, raw=options.raw)
+    return await _publish(request, stream, options, read, if_match, idempotency_key)
+
+
+@router.post(_ENTRIES + "/batch", Action.WRITE, **_PUBLISHING)
+async def add_entry_batch(
+    request: RequestParameter,
+    stream: StreamName,
+    options: Annotated[LinesOptions, Query()],
+    body: BatchBody,
+    if_match: IfMatchHeader = None,
+    idempotency_key: KeyHeader = None,
+) -> Response:
+    """Append a batch that is stored whole or not at all.
+
+    A list of objects, each the fields of an entry, is a batch too.
+    """
+    read = partial(body.read, nested=options.nested is not None)
     return await _publish(request, stream, options, read, if_match, idempotency_key)
 
 

@@ -109,7 +109,7 @@ ACCEPT_PATCH: Final = (b"accept-patch", f"{MERGE_PATCH}, {JSON}".encode())
 class _EntryId(StringConvertor):
     """`…/entries/delete` and others are paths of their own for every method: no entry has these IDs."""
 
-    regex = "(?!(?:delete|ndjson|raw)$)[^/]+"
+    regex = "(?!(?:batch|delete|ndjson|raw)$)[^/]+"
 
 
 register_url_convertor("entry", _EntryId())

@@ -161,6 +161,7 @@ ROUTES: Final[Sequence[Call]] = [
         f"{S}/entries",
         {"json": {"entries": [{"fields": {"weir-source": "a"}}, {"fields": {"b": "2"}}]}},
     ),
+    ("POST", f"{S}/entries/batch", {"json": {"entries": [{"fields": {"weir-source": "a"}}]}}),
     ("POST", f"{S}/entries/ndjson", {"content": '{"weir-source":"a"}\n{"b":"2"}'}),
     ("POST", f"{S}/entries/raw", {"content": "weir-source"}),
     (

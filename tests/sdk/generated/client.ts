@@ -1,6 +1,6 @@
 // What a user of a client made by @hey-api/openapi-ts does; the gateway's URL is the argument. It stands beside the
 // generated folder `weir`, knows its functions by the names of the operations, and neither paths nor headers.
-import { ackEntries, addEntries, ensureGroup, listPending, publish, readEntries, readGroup } from "./weir";
+import { ackEntries, addEntries, addEntryBatch, ensureGroup, listPending, publish, readEntries, readGroup } from "./weir";
 import type { EntryInput, Problem } from "./weir";
 import { createClient } from "./weir/client";
 
@@ -29,7 +29,7 @@ async function publishes(): Promise<string> {
     const one = taken(await addEntries({ client, path: { stream }, body: entry(1) }));
     equal(typeof one.id, "string");
     const entries = [entry(2), entry(3)];
-    const batch = taken(await addEntries({ client, path: { stream }, body: { entries } }));
+    const batch = taken(await addEntryBatch({ client, path: { stream }, body: { entries } }));
     equal([batch.count, batch.ids?.length], [2, 2]);
     const streams = { "typed other": [entry(1)], [stream]: [entry(4)] };
     const many = taken(await publish({ client, body: { streams } }));

@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 from weir_api import (
     Acknowledgement,
-    AddEntriesRequest,
     ApiClient,
     Configuration,
     EnsuredGroup,
@@ -26,17 +25,17 @@ STREAM = "java/orders eu"
 GROUP = "billing"
 
 
-def entry(number: int, entry_id: str = "*") -> AddEntriesRequest:
+def entry(number: int, entry_id: str = "*") -> EntryInput:
     """An entry with one number, of which the gateway keeps the text."""
     fields = {"item": EntryInputFieldsValue("äpfel"), "number": EntryInputFieldsValue(number)}
-    return AddEntriesRequest(EntryInput(fields=fields, id=entry_id))
+    return EntryInput(fields=fields, id=entry_id)
 
 
 def publishes(entries: EntriesApi) -> str:
     """One entry, then a batch; answers the last ID."""
     assert entries.add_entries(STREAM, entry(1)).id
     rows = [EntryInput(fields={"number": EntryInputFieldsValue(number)}) for number in (2, 3)]
-    batch = entries.add_entries(STREAM, AddEntriesRequest(EntriesInput(entries=rows)))
+    batch = entries.add_entry_batch(STREAM, EntriesInput(entries=rows))
     assert (batch.count, len(batch.ids)) == (2, 2)
     last_id: str = batch.last_id
     return last_id

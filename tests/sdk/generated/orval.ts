@@ -3,6 +3,7 @@
 import {
     ackEntries,
     addEntries,
+    addEntryBatch,
     addEntriesNdjson,
     addRawEntry,
     ensureGroup,
@@ -32,11 +33,11 @@ async function publishes(): Promise<void> {
     const one = await addEntries(inPath, entry(1));
     if (one.status !== 201) throw new Error(JSON.stringify(one.data));
     equal(typeof one.data.id, "string");
-    const batch = await addEntries(inPath, { entries: [entry(2.5)] });
+    const batch = await addEntryBatch(inPath, { entries: [entry(2.5)] });
     equal(batch.status === 201 && batch.data.count, 1);
     if (stream.startsWith("orval7/")) {
         // It sends a Blob as JSON.
-        equal((await addEntries(inPath, { entries: [entry(3), entry(3.5)] })).status, 201);
+        equal((await addEntryBatch(inPath, { entries: [entry(3), entry(3.5)] })).status, 201);
     } else {
         const lines = await addEntriesNdjson(inPath, new Blob(['{"item":"birnen","number":3}\n']));
         equal(lines.status === 201 && lines.data.count, 1);

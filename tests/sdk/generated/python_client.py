@@ -7,7 +7,7 @@ import asyncio
 import sys
 
 from weir_client import Client
-from weir_client.api.entries import add_entries, read_entries
+from weir_client.api.entries import add_entries, add_entry_batch, read_entries
 from weir_client.api.groups import ack_entries, ensure_group, list_pending, read_group
 from weir_client.api.many import publish
 from weir_client.models import (
@@ -51,7 +51,8 @@ async def publishes(client: Client) -> str:
     one = await add_entries.asyncio(STREAM, client=client, body=entry(1))
     assert isinstance(one, Added), one
     assert isinstance(one.id, str)
-    batch = await add_entries.asyncio(STREAM, client=client, body=EntriesInput(entries=[entry(2), entry(3)]))
+    rows = EntriesInput(entries=[entry(2), entry(3)])
+    batch = await add_entry_batch.asyncio(STREAM, client=client, body=rows)
     assert isinstance(batch, Added), batch
     assert isinstance(batch.ids, list)
     assert (batch.count, len(batch.ids), batch.first_id) == (2, 2, batch.ids[0])

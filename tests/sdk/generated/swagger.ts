@@ -23,7 +23,7 @@ function entry(number: number, id = "*"): EntryInput {
 async function publishes(): Promise<void> {
     const one = await v1.addEntries(inPath, entry(1));
     equal([one.status, typeof one.data.id], [201, "string"]);
-    const batch = await v1.addEntries(inPath, { entries: [entry(2.5), entry(3)] });
+    const batch = await v1.addEntryBatch(inPath, { entries: [entry(2.5), entry(3)] });
     equal(batch.data.count, 2);
     const many = await v1.publish({ streams: { [stream]: [entry(4)] } });
     equal(many.data.streams[stream].count, 1);

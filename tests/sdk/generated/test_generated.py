@@ -184,3 +184,43 @@ def test_a_client_of_openapi_generator_works(server: Server, document: Path, tmp
     _run(tmp_path, *generator, *options, "--global-property", "apis,models,supportingFiles")
     driver = HERE / "java_made_client.py"
     _agrees(_run(tmp_path, TOOLS / "python", driver, server.url, PYTHONPATH=str(tmp_path)))
+
+
+def _make(place: Path, document: Path, generator: str, output: str) -> None:
+    """A client of openapi-generator."""
+    command = [TOOLS / "openapi-generator-cli", "generate", "-g", generator, "-i", document, "-o", output]
+    _run(place, *command, "--global-property", "apis,models,supportingFiles")
+
+
+def test_a_client_of_typescript_fetch_works(server: Server, document: Path, tmp_path: Path) -> None:
+    """The compiler is content with a worker under --strict, and the worker agrees."""
+    _make(tmp_path, document, "typescript-fetch", "weir")
+    # It imports its own files without their endings, as bundlers take them.
+    for file in (tmp_path / "weir").rglob("*.ts"):
+        text = re.sub(r"(from '\.[^']*?)(?<!\.js)'", r"\1.js'", file.read_text(encoding="utf-8"))
+        file.write_text(text, encoding="utf-8")
+    _compile(tmp_path, "fetch.ts")
+    _agrees(_run(tmp_path, "node", "fetch.js", server.url))
+
+
+def test_a_client_in_rust_can_publish(document: Path, tmp_path: Path) -> None:
+    """What is made takes an entry, a batch and, with a line of the page, values. It compiles with crates."""
+    _make(tmp_path, document, "rust", "weir")
+    calls = (tmp_path / "weir/src/apis/entries_api.rs").read_text(encoding="utf-8")
+    for call, body in (
+        ("add_entries", "entry_input: models::EntryInput"),
+        ("add_entry_batch", "entries_input: models::EntriesInput"),
+    ):
+        (taken,) = re.findall(rf"pub async fn {call}\((.*?)\) ->", calls)
+        assert body in taken.split(", ")
+    entry = (tmp_path / "weir/src/models/entry_input.rs").read_text(encoding="utf-8")
+    assert "pub fields: std::collections::HashMap<String, models::EntryInputFieldsValue>," in entry
+    (line,) = re.findall(r"^echo '.*' > weir/src/.*$", GO_PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    _run(tmp_path, "sh", "-c", line)
+    assert "serde_json" in (tmp_path / "weir/Cargo.toml").read_text(encoding="utf-8")
+    if shutil.which("cargo") and _has_crates():
+        _run(tmp_path / "weir", "cargo", "check", "--offline")
+
+
+def _has_crates() -> bool:
+    return any((Path.home() / ".cargo/registry").glob("cache/*/reqwest-*"))

@@ -28,7 +28,7 @@ async function publishes(): Promise<void> {
     const one = await POST(path, { params: { path: { stream } }, body: { fields: { item: "äpfel", number: 1.5, ripe: true } } });
     equal(taken(one).duplicate, false);
     const entries = [{ fields: { item: "birnen" } }, { fields: { item: "quitten" } }];
-    const batch = await POST(path, { params: { path: { stream } }, body: { entries } });
+    const batch = await POST("/v1/streams/{stream}/entries/batch", { params: { path: { stream } }, body: { entries } });
     equal(taken(batch).count, 2);
     const many = await POST("/v1/publish", { body: { streams: { [stream]: entries } } });
     equal(taken(many).streams[stream]?.count, 2);

@@ -273,12 +273,32 @@ export interface paths {
         readonly get: operations["readEntries"];
         readonly put?: never;
         /**
-         * Append one entry, or a batch that is stored whole or not at all (XADD).
-         * @description A list of objects, each the fields of an entry, is a batch too. Other media types are taken as well:
+         * Append one entry (XADD).
+         * @description A batch as `addEntryBatch` takes it is stored here as well. Other media types are taken too:
          *     `application/x-ndjson` as by `addEntriesNdjson`, a form as the fields of one entry, any other as by
          *     `addRawEntry`. JSON as `text/plain`, or without a type, is 415 instead, unless the query has `raw=true`.
          */
         readonly post: operations["addEntries"];
+        readonly delete?: never;
+        readonly options?: never;
+        readonly head?: never;
+        readonly patch?: never;
+        readonly trace?: never;
+    };
+    readonly "/v1/streams/{stream}/entries/batch": {
+        readonly parameters: {
+            readonly query?: never;
+            readonly header?: never;
+            readonly path?: never;
+            readonly cookie?: never;
+        };
+        readonly get?: never;
+        readonly put?: never;
+        /**
+         * Append a batch that is stored whole or not at all.
+         * @description A list of objects, each the fields of an entry, is a batch too.
+         */
+        readonly post: operations["addEntryBatch"];
         readonly delete?: never;
         readonly options?: never;
         readonly head?: never;
@@ -3168,7 +3188,68 @@ export interface operations {
         };
         readonly requestBody: {
             readonly content: {
-                readonly "application/json": components["schemas"]["EntryInput"] | components["schemas"]["EntriesInput"];
+                readonly "application/json": components["schemas"]["EntryInput"];
+            };
+        };
+        readonly responses: {
+            /** @description Done */
+            readonly 200: {
+                headers: {
+                    readonly [name: string]: unknown;
+                };
+                content: {
+                    readonly "application/json": components["schemas"]["Added"];
+                };
+            };
+        };
+    };
+    readonly addEntryBatch: {
+        readonly parameters: {
+            readonly query?: {
+                /** @description refuse where the stream is missing */
+                readonly nomkstream?: boolean;
+                /** @description trim to this many entries */
+                readonly maxlen?: number;
+                /** @description trim entries with smaller IDs */
+                readonly minid?: string;
+                /** @description trim whole nodes only, which costs less; true by default */
+                readonly approx?: boolean;
+                /** @description trim at most this many; 0 is no limit */
+                readonly limit?: number;
+                /** @description references in pending lists: they stay, go too, or forbid the removal */
+                readonly refs?: "keep" | "delete" | "acked";
+                /** @description close the stream behind the entries: both or neither; needs `close` too */
+                readonly close?: boolean;
+                /** @description append the entries at this time, and answer 202 */
+                readonly deliver_at?: string;
+                /** @description append the entries after this many milliseconds, and answer 202 */
+                readonly delay_ms?: number;
+                /** @description with these: the name of the schedule, of one entry; it replaces one of that name */
+                readonly schedule?: string;
+                /** @description cancel this schedule: both or neither */
+                readonly cancel_schedule?: string;
+                /** @description with `cancel_schedule`: `schedule_gone` where that has run already */
+                readonly required?: boolean;
+                /** @description `json`: values that are objects, lists or null are stored as their JSON text; a line, or an item of a list, is then always the fields of an entry, under any names */
+                readonly nested?: "json";
+            };
+            readonly header?: {
+                /** @description the stream's last ID in quotation marks, `"0-0"` for an empty or missing stream; `*` for any stream that exists */
+                readonly "If-Match"?: string;
+                /** @description a repeated request with the same key and body answers as the first time */
+                readonly "Idempotency-Key"?: string;
+                /** @description `return=minimal`: without `ids`; `durability=fsync`: the answer leaves when the change is on disk */
+                readonly Prefer?: string;
+            };
+            readonly path: {
+                /** @description The stream's name */
+                readonly stream: string;
+            };
+            readonly cookie?: never;
+        };
+        readonly requestBody: {
+            readonly content: {
+                readonly "application/json": components["schemas"]["EntriesInput"];
             };
         };
         readonly responses: {
