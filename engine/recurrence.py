@@ -1,23 +1,19 @@
 """When an entry is due that was scheduled: once, at regular intervals, or by a cron expression.
 
-Knows: rules and their texts, calendars and time zones, the ends of daylight saving time.
-Must never know: streams, what time it is, what happens when a time has come.
+Knows: rules and their texts. Must never know: streams, what time it is, what happens when a time has come.
 
     {"every_ms":60000}    {"cron":"30 2 * * *","tz":"Europe/Berlin"}    {"in_ms":5000}    nothing: a time
 
 The text of a rule is all of its definition: two schedules are the same if their entries and texts are.
-Where the clocks go forward, a time of the day that is missing is the end of the gap; where they go back, one
-that comes twice counts once. What is due `every_ms` goes on through both, as in Debian's cron.
 """
 
-from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Final, Literal
-from zoneinfo import ZoneInfo
 
 import msgspec
 
 from engine import errors
+from engine.cron import check_zone, cron_after, no_expression
 
 # How far ahead one may be: ten years. And the shortest time between two runs.
 AHEAD_MS_MAX: Final = 10 * 366 * 24 * 3600 * 1000
@@ -71,8 +67,12 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             raise errors.invalid_schedule(f"count: between 1 and {_COUNT_MAX}")
         if self.expires_in_ms is not None and not 1 <= self.expires_in_ms <= AHEAD_MS_MAX:
             raise errors.invalid_schedule(f"expires_in_ms: between 1 and {AHEAD_MS_MAX}")
+        if self.cron is not None and len(self.cron.encode()) > CRON_BYTES_MAX:
+            raise no_expression()
         if self.tz != "UTC" and self.cron is None:
             raise errors.invalid_schedule("tz: it is for cron alone")
+        # Of a rule that is stored already nothing is refused any more.
+        check_zone(self.tz)
 
     def first_ms(self, now_ms: int) -> int:
         """When it is due first, seen from now. Raises `invalid` if that is never, or too far ahead."""
@@ -106,7 +106,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         if self.every_ms is not None:
             return at_ms + ((now_ms - at_ms) // self.every_ms + 1) * self.every_ms
         assert self.cron is not None, "one of them is given"
-        return _cron_after(self.cron, self.tz, now_ms)
+        return cron_after(self.cron, self.tz, now_ms)
 
 
 _encode: Final = msgspec.json.Encoder().encode
@@ -121,40 +121,3 @@ def _read(text: str) -> Rule:
 def rule_of(text: str, at_ms: int) -> Rule:
     """The rule of a schedule that is due at `at_ms`."""
     return _read(text) if text else Rule(at_ms=at_ms)
-
-
-def _cron_after(expression: str, tz: str, now_ms: int) -> int | None:
-    """The first time of a cron expression that is above `now_ms`."""
-    # Loaded with the first one: most gateways have none.
-    from cronsim import CronSim, CronSimError  # noqa: PLC0415
-
-    if len(expression.encode()) > CRON_BYTES_MAX or len(expression.split()) != 5:
-        raise errors.invalid_schedule("cron: five fields: minute, hour, day of month, month, day of week")
-    try:
-        now = datetime.fromtimestamp(now_ms // 1000, UTC if tz == "UTC" else _zone(tz))
-        for found in CronSim(expression, now):
-            # In the second of two equal hours the first one's times come once more.
-            if (at_ms := int(found.timestamp()) * 1000) > now_ms:
-                return at_ms
-    except CronSimError as error:
-        raise errors.invalid_schedule(f"cron: {error}; fields are as in crontab(5)") from None
-    except (OverflowError, ValueError):
-        # Beyond the last year of calendars.
-        return None
-    return None
-
-
-# Files beside the zones, which mean something else on another machine.
-_NO_ZONES: Final = frozenset({"localtime", "posixrules"})
-
-
-# There are some 600.
-@lru_cache(maxsize=1_000)
-def _zone(tz: str) -> ZoneInfo:
-    try:
-        found = None if tz in _NO_ZONES else ZoneInfo(tz)
-    except (KeyError, OSError, ValueError):
-        found = None
-    if found is None:
-        raise errors.invalid_schedule("tz: a time zone by its name, such as Europe/Berlin")
-    return found

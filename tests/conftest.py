@@ -58,7 +58,7 @@ def loop_guard() -> Iterator[BlockBuster]:
     guard.functions["threading.Lock.acquire"].can_block_in("coverage/collector.py", "lock_data")
     # The file of a time zone, 2 kB, once for each zone that a rule names.
     for name in ("os.stat", "io.BufferedReader.read", "io.TextIOWrapper.read"):
-        guard.functions[name].can_block_in("engine/recurrence.py", "_zone")
+        guard.functions[name].can_block_in("engine/cron.py", "_zone")
     guard.activate()
     yield guard
     guard.deactivate()

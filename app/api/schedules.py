@@ -70,7 +70,8 @@ class ScheduleRule(RequestModel):
         str | None,
         Field(
             max_length=CRON_BYTES_MAX,
-            description="again and again: minute, hour, day of month, month, day of week, as in crontab(5)",
+            description="again and again: minute, hour, day of month, month, day of week, as in crontab(5); "
+            "or `@hourly`, `@daily`, `@weekly`, `@monthly`, `@yearly`",
         ),
     ] = None
     tz: Annotated[str, Field(max_length=64, description="the time zone of `cron`, by its IANA name")] = "UTC"

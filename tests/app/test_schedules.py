@@ -320,6 +320,8 @@ async def test_a_definition_that_is_wrong_is_refused(
         ({"in_ms": 1, "every_ms": 1_000}, "/at"),
         ({"cron": "61 * * * *"}, "/cron"),
         ({"cron": "* * * * *", "tz": "Mars/Olympus"}, "/tz"),
+        ({"cron": "* * * * *", "tz": "right/Europe/Berlin"}, "/tz"),
+        ({"cron": "@reboot"}, "/cron"),
         ({"in_ms": 1, "count": 1}, "/until"),
     ],
 )
@@ -328,6 +330,14 @@ async def test_a_rule_that_cannot_be_is_refused(
 ) -> None:
     assert place(await http.put(SCHEDULES + "/a", json={"entry": ENTRY, **rule})) == where
     assert (await http.get(STREAM)).status_code == 404
+
+
+async def test_a_rule_may_have_a_name(http: httpx.AsyncClient) -> None:
+    """It is shown as it was given, and is the same rule when it is given again."""
+    wanted = {"entry": ENTRY, "cron": "@daily", "tz": "Europe/Berlin"}
+    made, again = [await http.put(SCHEDULES + "/a", json=wanted) for _ in range(2)]
+    assert (made.status_code, again.status_code, made.json()["cron"]) == (201, 200, "@daily")
+    assert made.json()["next_at"][11:] in ("22:00:00.000Z", "23:00:00.000Z")
 
 
 async def test_a_stream_is_closed_only_without_them(http: httpx.AsyncClient) -> None:

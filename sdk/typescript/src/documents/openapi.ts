@@ -2633,7 +2633,7 @@ export interface components {
             readonly in_ms?: number | null;
             /** @description again and again, first after this time */
             readonly every_ms?: number | null;
-            /** @description again and again: minute, hour, day of month, month, day of week, as in crontab(5) */
+            /** @description again and again: minute, hour, day of month, month, day of week, as in crontab(5); or `@hourly`, `@daily`, `@weekly`, `@monthly`, `@yearly` */
             readonly cron?: string | null;
             /** @description the time zone of `cron`, by its IANA name; `UTC` by default */
             readonly tz?: string | null;
