@@ -194,7 +194,11 @@ def metadata_of(root: ArchiveRoot, version: int) -> dict[str, Any]:
 
     Raises ArchiveDamagedError where the commit is missing or cut short.
     """
-    stored = root.read(commit_name(version))
+    return metadata_in(version, root.read(commit_name(version)))
+
+
+def metadata_in(version: int, stored: bytes | None) -> dict[str, Any]:
+    """The same of what was read of a commit, None where it is missing. Raises ArchiveDamagedError."""
     if stored is None:
         raise ArchiveDamagedError(f"{commit_name(version)} is missing, and nothing else has its ranges")
     found = _actions(stored)

@@ -9,6 +9,7 @@ commits as the very next version (`max_commit_retries=0`: deltalake rebases noth
 that version, the writer begins again. If it did not learn how a commit ended, it repeats the batch.
 """
 
+import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
@@ -101,11 +102,13 @@ class EntryFilter:
 class ArchiveTable:
     """A table at one version, until `refresh`; what commits refreshes first. For one thread at a time."""
 
-    def __init__(self, root: ArchiveRoot, delta: DeltaTable) -> None:
+    def __init__(self, root: ArchiveRoot, delta: DeltaTable, tip: bytes | None) -> None:
         self.root = root
         self.delta = delta
         self._ranges: Ranges | None = None
         self._files: tuple[int, pa.Table] | None = None
+        # A digest of the last commit when it was loaded.
+        self._tip = tip
         # The last commit that is known to be on disk.
         self._synced = -1
 
@@ -114,7 +117,7 @@ class ArchiveTable:
         """The latest version, or that one. Raises ArchiveError where there is no archive, ArchiveDamagedError
         where a power cut left its last commit unfinished: see `repair`; UnknownFeatureError.
         """
-        return cls(root, _load(root, version))
+        return cls(root, *_load(root, version))
 
     @classmethod
     def exists(cls, root: ArchiveRoot) -> bool:
@@ -144,8 +147,21 @@ class ArchiveTable:
         return self.delta.version()
 
     def refresh(self) -> None:
+        """Be at the latest version. What a table costs to load grows with its files: one that has had no
+        commit since is kept. Raises as `open`.
+        """
+        if self._is_latest():
+            return
         # Loaded anew: `update_incremental` keeps reading each commit since the first load, deleted ones too.
-        self.delta = _load(self.root)
+        self.delta, self._tip = _load(self.root)
+
+    def _is_latest(self) -> bool:
+        """Whether no commit has come, and the last one is what it was: else the folder holds another archive
+        now, or an older copy of this one.
+        """
+        has_more = self.root.size(log.commit_name(self.version + 1)) is not None
+        last = log.commit_name(self.version)
+        return not has_more and self._tip is not None and self._tip == _digest(self.root.read(last))
 
     def commit(self, batch: Batch, now_ms: int | None = None) -> Committed:
         """Commit a batch, unless the table holds it; it stays through a power cut. `now_ms`: wall clock.
@@ -347,8 +363,8 @@ class ArchiveTable:
         return self._files[1]
 
 
-def _load(root: ArchiveRoot, version: int | None = None) -> DeltaTable:
-    """The latest version, or that one. Raises ArchiveError."""
+def _load(root: ArchiveRoot, version: int | None = None) -> tuple[DeltaTable, bytes | None]:
+    """The latest version, or that one, and the digest of its commit. Raises ArchiveError."""
     try:
         found = log.load(root, version)
     except TableNotFoundError:
@@ -358,10 +374,17 @@ def _load(root: ArchiveRoot, version: int | None = None) -> DeltaTable:
             raise log.cut_short(names[-1]) from None
         raise
     _check_schema(root, found)
+    if version is not None:
+        return found, None
+    stored = root.read(log.commit_name(found.version()))
     # deltalake takes an empty commit, and one that ends after a line. Objects appear whole.
-    if root.is_local and version is None:
-        log.metadata_of(root, found.version())
-    return found
+    if root.is_local:
+        log.metadata_in(found.version(), stored)
+    return found, _digest(stored)
+
+
+def _digest(stored: bytes | None) -> bytes | None:
+    return None if stored is None else hashlib.blake2b(stored).digest()
 
 
 def _check_schema(root: ArchiveRoot, delta: DeltaTable) -> None:
