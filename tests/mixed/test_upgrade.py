@@ -25,7 +25,9 @@ def upgraded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     place = tmp_path_factory.mktemp("upgrade")
     with tarfile.open(HERE / "old_data.tar.xz") as packed:
         packed.extractall(place, filter="data")
-    with Server(place / "data") as running:
+    server = Server(place / "data")
+    server.program = "tests.mixed.on_that_day"
+    with server as running:
         yield running
 
 
