@@ -123,8 +123,9 @@ class RespConnection(Client):
         if self.client.principal is None or self._ended:
             return
         if not self._reader.waiting_bytes:
-            self.end_deadline()
-        elif not self.has_deadline:
+            if self._deadline is not None:
+                self.end_deadline()
+        elif self._deadline is None:
             last_used_s = self.client.last_used_s
             self.begin_deadline(self._port.request_s_max, lambda: self._end_late_command(last_used_s))
 
