@@ -100,6 +100,12 @@ class Served:
         assert self._loop is not None, "it was started"
         self._loop.call_soon_threadsafe(act)
 
+    def settle(self) -> None:
+        """Wait for the end of the step that has written what came: it counts behind that."""
+        done = threading.Event()
+        self.soon(done.set)
+        assert done.wait(_PATIENCE_S), "it goes on"
+
     def leave(self) -> None:
         """Let the server stop; do not wait for it."""
         self.soon(self.server.stop)

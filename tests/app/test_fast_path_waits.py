@@ -119,6 +119,8 @@ def test_who_leaves_while_a_group_read_waits_takes_nothing() -> None:
         assert fast == full
         assert fast.count(b'"id":') == 1
         assert b'"delivery_count"' not in fast
+        for served in (pair.fast, pair.full):
+            served.settle()
         fast_counts, full_counts = (one.app.gateway.reports.counters for one in (pair.fast, pair.full))
         assert fast_counts.requests == full_counts.requests
         assert fast_counts.rejected == full_counts.rejected
