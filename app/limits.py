@@ -57,6 +57,8 @@ _ROW_BYTES_MAX: Final = 4 << 10
 # What a row takes beside its names, and an ID with its quotes.
 _ROW_BYTES: Final = 200
 _ID_BYTES: Final = 44
+# A name, and what a command says of the stream.
+_NAMED_BYTES: Final = 1 << 10
 _NAMES: Final = ("name", "dead_letter_stream")
 # Turns that SLOWLOG remembers: as Redis's slowlog-max-len by default.
 SLOW_TURNS_MAX: Final = 128
@@ -183,6 +185,11 @@ class CommandLimits(msgspec.Struct, frozen=True, kw_only=True):
         if command.bytes_total is not None:
             most = min(most, max(command.bytes_total, self.entry_bytes_max))
         return most
+
+    @property
+    def command_bytes_max(self) -> int:
+        """Maximum bytes of all words of a command together: an entry, IDs, and streams with their cursors."""
+        return self.entry_bytes_max + self.ids_max * _ID_BYTES + self.request_streams_max * _NAMED_BYTES
 
     @property
     def words_max(self) -> int:

@@ -63,7 +63,7 @@ class _CommandBody(Body):
         """The command, or why it is invalid. Raises `malformed_json`, EngineError."""
 
         def parse(body: bytes) -> Parsed:
-            return steps.parse(bodies.one(body, encoded, steps.limits.words_max))
+            return steps.parse(bodies.one(body, encoded, steps.limits))
 
         return await self.request.read_body(parse, _INLINE_BYTES_MAX, inline_values_max=_INLINE_WORDS_MAX)
 
@@ -83,7 +83,7 @@ class _CommandsBody(Body):
         most = self.request.gateway.settings.pipeline_commands_max
 
         def parse(body: bytes) -> CommandRun:
-            return executor.parse_each(steps, bodies.many(body, encoded, most, steps.limits.words_max))
+            return executor.parse_each(steps, bodies.many(body, encoded, most, steps.limits))
 
         return await self._read_several(parse)
 
@@ -97,7 +97,7 @@ class _CommandsBody(Body):
         settings = self.request.gateway.settings
 
         def parse(body: bytes) -> CommandRun:
-            rows = bodies.many(body, encoded, settings.pipeline_commands_max, steps.limits.words_max)
+            rows = bodies.many(body, encoded, settings.pipeline_commands_max, steps.limits)
             bodies.check_number(rows, settings.transaction_commands_max)
             return executor.parse_together(steps, rows)
 

@@ -13,6 +13,7 @@ from app.http import media, query, strict_json
 from app.http.entries import entry_bodies
 from app.http.entries.entry_pages import Base64, Meta, Pairs
 from app.http.entries.publishing import Added, PlainEntryInput, added
+from app.http.entries.stored_entries import check_least
 from app.http.media import JSON, MediaType
 from app.http.models import (
     Count,
@@ -51,6 +52,8 @@ _SCHEDULE: Final = _SCHEDULES + "/{schedule}"
 _PAGE_MAX: Final = 1_000
 _JSON: Final = MediaType(JSON, JSON)
 _MEMBERS_MAX: Final = 16
+# Of all members but the entry, each of them escaped.
+_RULE_BYTES_MAX: Final = 16 << 10
 _NO_SCHEDULE: Final = ("no_stream", "no_schedule")
 _DATE_TIME: Final = {"format": "date-time"}
 
@@ -164,15 +167,21 @@ class _ScheduleBody(Body):
 
 
 def _read(body: bytes, settings: Settings, request: Request) -> _Given:
+    limits = request.gateway.limits.publications
+    check_least(body, limits)
+    # Its members are copied, and the entry once more before it is read.
+    strict_json.expect_room(body, copies=3)
     members = strict_json.members_of(body, _MEMBERS_MAX)
     entry = members.pop("entry", b"null")
+    if sum(map(len, members.values())) > _RULE_BYTES_MAX:
+        raise RefusalError("body_too_large", f"a rule has at most {_RULE_BYTES_MAX} bytes")
     if entry == b"null":
         raise invalid("/entry", 'it is missing: {"fields": {…}}')
     rest = b",".join(b"%b:%b" % (orjson.dumps(name), text) for name, text in members.items())
     given = read_body(b"{%b}" % rest, model=ScheduleRule, default=None, settings=settings)
     assert isinstance(given, ScheduleRule), "there is a body"
     try:
-        found = entry_bodies.read(entry, _JSON, request.gateway.limits.publications)
+        found = entry_bodies.read(entry, _JSON, limits)
     except RefusalError as refusal:
         refusal.places = [one._replace(name="/entry" + one.name) for one in refusal.places]
         raise

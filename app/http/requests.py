@@ -4,6 +4,7 @@ Knows: headers, bodies and their limit, the way to the engine. Must never know: 
 """
 
 import asyncio
+import sys
 from collections.abc import Callable, Coroutine, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
@@ -18,7 +19,7 @@ from app.auth.certificates import CERTIFICATE_STATE, ClientCertificate
 from app.auth.policy import unauthenticated
 from app.errors import RefusalError, invalid
 from app.gateway import Gateway, Receive
-from app.http import media
+from app.http import media, strict_json
 from app.http.body_codings import INLINE_BYTES, SLICE_BYTES, CodedBody, coding_of
 from app.http.client_address import client_address
 from app.http.media import NO_PREFERENCES, MediaType, Preferences
@@ -34,9 +35,9 @@ from app.http.responses import (
     Scope,
     when_gone,
 )
-from app.http.strict_json import NotPlainError
+from app.http.strict_json import NeedsRoomError, NotPlainError
 from app.limits import text_bytes
-from app.live.budgets import BODY_COPIES, FREE_BYTES, Reader, Reservation, Sender
+from app.live.budgets import BODY_COPIES, FREE_BYTES, Pool, Reader, Reservation, Sender
 from app.live.sessions import AccessEnd
 from app.live.waiting import Begin, ClientLeftError
 from app.metrics import tracing
@@ -52,6 +53,12 @@ STRANGER: Final = "stranger"
 
 # A body of this size takes up to 16 ms to read, with many short fields: larger ones are read in a thread.
 INLINE_BYTES_MAX: Final = 256 << 10
+# What a thread may take to read a body, of however few bytes: there are few of them.
+_THREAD_BYTES: Final = 4 << 20
+_TOO_MUCH: Final = (
+    "to read this body takes more memory than there is for bodies (buffer_bytes_max): it has too many "
+    "values, or long texts with wide characters; send less at once"
+)
 # What a list of values takes more than they take themselves, in values.
 _LIST_VALUES: Final = 7
 _DEFAULT_PORTS: Final = {"http": "80", "https": "443"}
@@ -299,23 +306,23 @@ class Request(Work):
         """Whether the caller may see the stream."""
         return self.principal.may_see(stream)
 
-    async def body(self) -> bytes:
-        """The whole body, decoded. Raises `body_too_large` as early as it can be known,
-        `unsupported_media_type` and `malformed_encoding` for its coding, `unauthenticated` if the token has
-        ended meanwhile, ClientLeftError.
+    async def body(self, bytes_max: int = sys.maxsize) -> bytes:
+        """The whole body, decoded: as long as the settings allow, and no longer than `bytes_max`. Raises
+        `body_too_large` as early as it can be known, `unsupported_media_type` and `malformed_encoding` for
+        its coding, `unauthenticated` if the token has ended meanwhile, ClientLeftError.
         """
-        limit = self.gateway.settings.body_bytes_max
+        limit = min(self.gateway.settings.body_bytes_max, bytes_max)
         coding = coding_of(self.headers.get(b"content-encoding", b""))
         announced = self.headers.get(b"content-length", b"0")
         if not announced.isdigit() or int(announced) > limit:
-            raise _too_large(limit)
+            raise too_large(limit)
         self._hold_body(int(announced), is_arriving=True)
         message = await self.receive()
         whole: bytes = message.get("body", b"")
         if message.get("more_body") or message["type"] != "http.request":
             whole = await self._rest(message, limit)
         elif len(whole) > limit:
-            raise _too_large(limit)
+            raise too_large(limit)
         if coding:
             whole = await self._decode(CodedBody(coding, whole), limit)
         # It may have taken a while.
@@ -335,14 +342,16 @@ class Request(Work):
             slices.append(await asyncio.to_thread(coded.read))
             size += len(slices[-1])
         if size > limit:
-            raise _too_large(limit)
+            raise too_large(limit)
         return b"".join(slices)
 
     def _hold_body(self, size: int, *, is_arriving: bool = False) -> None:
         """Hold what a long body takes, before it is there. Raises `overloaded`."""
-        if size <= FREE_BYTES:
-            return
-        size *= BODY_COPIES
+        if size > FREE_BYTES:
+            self._hold_reading(BODY_COPIES * size, is_arriving=is_arriving)
+
+    def _hold_reading(self, size: int, *, is_arriving: bool = False) -> None:
+        """Hold this many bytes for a body, and for what it takes to read it. Raises `overloaded`."""
         held: Reservation | None = self.scope["state"].get(BODY_STATE)
         try:
             if held is None:
@@ -365,7 +374,7 @@ class Request(Work):
         while message["type"] == "http.request":
             body += message.get("body", b"")
             if len(body) > limit:
-                raise _too_large(limit)
+                raise too_large(limit)
             if held is None and len(body) > FREE_BYTES:
                 # It has no length.
                 self._hold_body(limit, is_arriving=True)
@@ -385,6 +394,7 @@ class Request(Work):
         reader: Callable[[bytes], T],
         inline_bytes_max: int = INLINE_BYTES_MAX,
         *,
+        bytes_max: int = sys.maxsize,
         inline_values_max: int | None = None,
         turn_bytes_min: int | None = None,
         quick: Callable[[bytes], T] | None = None,
@@ -393,8 +403,9 @@ class Request(Work):
         `turn_bytes_min` when it is the caller's turn. One with more values than `inline_values_max` is large,
         where a list counts as several.
         `quick` reads other bodies, and leaves with NotPlainError what has to be read in a thread too.
+        `bytes_max` as of `body`.
         """
-        body = await self.body()
+        body = await self.body(bytes_max)
         if turn_bytes_min is not None and len(body) >= turn_bytes_min:
             await self.take_turn()
         is_short = len(body) <= inline_bytes_max and (
@@ -404,7 +415,7 @@ class Request(Work):
         if is_short:
             with suppress(NotPlainError):
                 return (quick or reader)(body)
-        return await asyncio.to_thread(reader, body)
+        return await read_in_thread(reader, body, self.gateway.limits.budgets.bodies, self._hold_reading)
 
     @property
     def preferences(self) -> Preferences:
@@ -626,5 +637,29 @@ class Request(Work):
         return await ask(self.engine, self.call(commands, How.TOGETHER, synced=synced))
 
 
-def _too_large(limit: int) -> RefusalError:
+async def read_in_thread(
+    reader: Callable[[bytes], T], body: bytes, pool: Pool, hold: Callable[[int], None]
+) -> T:
+    """What a thread reads of a body, for which as much is held as `BODY_COPIES` says. Where reading it takes
+    more, `hold` has this many bytes held for both. Raises `body_too_large` where the pool has never as many,
+    and what `hold` raises.
+    """
+    room = max(_THREAD_BYTES, (BODY_COPIES - 1) * len(body))
+    while True:
+        try:
+            return await asyncio.to_thread(_within, room, reader, body)
+        except NeedsRoomError as needed:
+            room = needed.size
+        if len(body) + room > pool.bytes_max:
+            raise RefusalError("body_too_large", _TOO_MUCH)
+        hold(len(body) + room)
+
+
+def _within(room: int, reader: Callable[[bytes], T], body: bytes) -> T:
+    strict_json.room.set(room)
+    return reader(body)
+
+
+def too_large(limit: int) -> RefusalError:
+    """The refusal of a longer body."""
     return RefusalError("body_too_large", f"a body has at most {limit} bytes")

@@ -9,7 +9,9 @@ and leave to it what they cannot prove to be plain.
 
 import json
 import re
+import sys
 from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
 from itertools import accumulate, compress
 from typing import Final, NoReturn, TypeVar, cast
 
@@ -19,12 +21,33 @@ from app.errors import RefusalError, invalid, step
 
 # What is searched in one call, during which nothing else runs: up to 5 ms.
 _PIECE_BYTES: Final = 128 << 10
-# A value costs about a hundred bytes of memory here: this keeps the largest body's values below 100 MB.
+# What a value takes beside its text.
+_VALUE_BYTES: Final = 100
 VALUES_MAX: Final = 1_000_000
+# Names of members are shorter, whatever is written in them.
+_NAME_CHARS_MAX: Final = 64 << 10
 
 _STRING_OR_BRACKET: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[{\]}]', re.DOTALL)
-_ESCAPE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|.)", re.DOTALL)
-_SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]")
+_LONE_SURROGATE: Final = re.compile(
+    r"\\u[dD][89abAB]..(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]..)\\u[dD][c-fC-F]", re.DOTALL
+)
+# Ends where no surrogate is behind its other half, and no escape goes on.
+_BETWEEN_ESCAPES: Final = re.compile(r'[^\\]{12}|\\u(?![dD][89abAB])[0-9a-fA-F]{4}|\\[bfnrt/"]')
+# The lead bytes of characters of four bytes, and of those that are beyond Latin-1.
+_WIDE: Final = range(0xF0, 0xF5)
+_BEYOND_LATIN: Final = range(0xC4, 0xF0)
+
+
+class NeedsRoomError(Exception):
+    """To read a body takes this many bytes of memory beside it, which are more than are held for it."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+        self.size = size
+
+
+# What may be taken to read the body at hand, beside it.
+room: Final = ContextVar("room", default=sys.maxsize)
 
 
 class Number(str):
@@ -47,12 +70,15 @@ def parse(body: bytes, *, depth_max: int, depth: int = 0) -> Json:
     """The value that `body` is, `depth` levels deep in others. Raises `malformed_json` for all that is
     not plain, finite UTF-8 JSON.
     """
+    values = sum(map(body.count, b",[{"))
+    if values > VALUES_MAX:
+        raise ContentRefusalError("body_too_large", f"the body has more than {VALUES_MAX} values")
+    # It is a copy of a part, or it is stored, in two pieces; its text is decoded whole, and then its values.
+    expect_room(body, copies=3, strings=2, values=values)
     try:
         text = body.decode()
     except UnicodeDecodeError as error:
         raise malformed(f"byte {error.start} is not UTF-8") from None
-    if sum(map(text.count, ",[{")) > VALUES_MAX:
-        raise ContentRefusalError("body_too_large", f"the body has more than {VALUES_MAX} values")
     try:
         value: Json = _decoder.decode(text)
     except json.JSONDecodeError as error:
@@ -63,6 +89,27 @@ def parse(body: bytes, *, depth_max: int, depth: int = 0) -> Json:
     _check_depth(text, depth_max, depth)
     _check_surrogates(text)
     return value
+
+
+def expect_room(text: bytes, *, copies: int = 0, strings: int = 0, values: int = 0) -> None:
+    """Raise NeedsRoomError if so many copies of a text, so many times the text as strings, and so many values
+    take more than there is room for. One wide character makes a string four bytes a character.
+    """
+    most = room.get()
+    if most < sys.maxsize:
+        width = _width(text) if strings else 0
+        size = (copies + strings * width) * len(text) + _VALUE_BYTES * values
+        if size > most:
+            raise NeedsRoomError(size)
+
+
+def _width(text: bytes) -> int:
+    """How many bytes a character takes, of the longest string that may be in it."""
+    if text.isascii():
+        return 1
+    if any(lead in text for lead in _WIDE):
+        return 4
+    return 2 if any(lead in text for lead in _BEYOND_LATIN) else 1
 
 
 def compact(value: Json) -> str:
@@ -83,14 +130,31 @@ def exceeds(body: bytes, most: int, marks: bytes = b",[{") -> bool:
     """
     if sum(map(body.count, marks)) <= most:
         return False
-    plain = without_escapes(body)
-    # Each two quotation marks are a string.
-    return plain.count(b'"') // 2 > most or _exceeds_outside(plain, marks, most)
+    strings = found = 0
+    for piece, quotes in _outside(body):
+        # Each two quotation marks are a string.
+        strings += quotes
+        found += sum(map(piece.count, marks))
+        if found > most or strings // 2 > most:
+            return True
+    return False
 
 
 def has_more_objects(body: bytes, most: int) -> bool:
     """Whether JSON has more objects than `most`; braces in strings, as of JSON within JSON, are none."""
-    return body.count(b"{") > most and _exceeds_outside(without_escapes(body), b"{", most)
+    if body.count(b"{") <= most:
+        return False
+    found = 0
+    for piece, _ in _outside(body):
+        found += piece.count(b"{")
+        if found > most:
+            return True
+    return False
+
+
+def quotes_of(body: bytes) -> int:
+    """How many quotation marks begin or end a string."""
+    return body.count(b'"') if b"\\" not in body else sum(plain.count(b'"') for plain in _unescaped(body))
 
 
 def without_escapes(body: bytes) -> bytes:
@@ -98,22 +162,34 @@ def without_escapes(body: bytes) -> bytes:
     return body.replace(b"\\\\", b"").replace(b'\\"', b"") if b"\\" in body else body
 
 
-def _exceeds_outside(plain: bytes, marks: bytes, most: int) -> bool:
-    """Whether more than `most` of these marks are outside of strings."""
-    found = 0
-    for piece in _outside(plain):
-        found += sum(map(piece.count, marks))
-        if found > most:
-            return True
-    return False
+def least_bytes(body: bytes) -> int:
+    """The fewest bytes that JSON can take once its blanks are left out, and its escapes are the characters
+    that they stand for.
+    """
+    blanks = sum(map(body.count, b" \t\r\n"))
+    return len(body) - blanks - body.count(b"\\") - 4 * body.count(b"\\u")
 
 
-def _outside(plain: bytes) -> Iterator[bytes]:
-    """What is outside of strings, in pieces, so that other threads go on between them."""
+def _unescaped(body: bytes) -> Iterator[bytes]:
+    """JSON without escaped backslashes and quotation marks, in pieces, so that other threads go on between
+    them.
+    """
+    start = 0
+    while start < len(body):
+        end = start + _PIECE_BYTES
+        if body[end - 1 : end] == b"\\":
+            # No escape is in two pieces.
+            end = _skip(_BACKSLASHES, body, end) + 1
+        yield without_escapes(body[start:end])
+        start = end
+
+
+def _outside(body: bytes) -> Iterator[tuple[bytes, int]]:
+    """What is outside of strings, in pieces, each with the number of quotation marks that it had."""
     is_inside = 0
-    for start in range(0, len(plain), _PIECE_BYTES):
-        parts = plain[start : start + _PIECE_BYTES].split(b'"')
-        yield b"".join(parts[is_inside::2])
+    for plain in _unescaped(body):
+        parts = plain.split(b'"')
+        yield b"".join(parts[is_inside::2]), len(parts) - 1
         is_inside ^= len(parts) % 2 == 0
 
 
@@ -121,8 +197,10 @@ def has_more_items(body: bytes, most: int, at_depth: int = 1) -> bool:
     """Whether an object or a list has more items than `most`, or all at this depth together: by their commas,
     up to where it is known. Decoders are as fast, but let no other thread go on.
     """
+    if body.count(b",") < most:
+        return False
     depth, found = 0, 1
-    for piece in _outside(without_escapes(body)):
+    for piece, _ in _outside(body):
         marks = piece.translate(None, _NO_MARKS)
         depths = list(accumulate(map(_STEPS.__getitem__, marks), initial=depth))
         # A comma leaves the depth as it was.
@@ -141,6 +219,8 @@ def members_of(body: bytes, most: int) -> dict[str, bytes]:
     if _OPENING.match(body) and has_more_items(_within(body), most):
         raise invalid("", f"an object here has at most {most} members")
     found = _split(_decode_members, body, "it is a JSON object")
+    if max(map(len, found), default=0) > _NAME_CHARS_MAX:
+        raise invalid("", f"the name of a member has at most {_NAME_CHARS_MAX} characters")
     members = {name: bytes(raw) for name, raw in found.items()}
     # A decoder keeps the last of two equal names: then its text does not stand where the first one does.
     at, name = _skip(_OPENING, body, 0), b'""'
@@ -179,6 +259,7 @@ _NO_MARKS: Final = bytes(byte for byte in range(256) if byte not in b"[]{},")
 _IS_COMMA: Final = bytes(byte in b"," for byte in range(256))
 _OPENING: Final = re.compile(rb"[ \t\r\n]*\{[ \t\r\n]*")
 _BLANKS: Final = re.compile(rb"[ \t\r\n]*")
+_BACKSLASHES: Final = re.compile(rb"\\*")
 _BETWEEN: Final = re.compile(rb"[ \t\r\n]*,?[ \t\r\n]*")
 _NAME: Final = re.compile(rb'("[^"\\]*+(?:\\.[^"\\]*+)*+")[ \t\r\n]*:[ \t\r\n]*', re.DOTALL)
 _AT_BYTE: Final = re.compile(r"(?:JSON is malformed: )?(.*?)(?: \(byte (\d+)\))?")
@@ -259,14 +340,11 @@ def _check_depth(text: str, depth_max: int, depth: int) -> None:
 
 def _check_surrogates(text: str) -> None:
     """A lone surrogate is not a character: it has no encoding in UTF-8."""
-    if _SURROGATE.search(text) is None:
-        return
-    high_end = -1
-    for match in _ESCAPE.finditer(text):
-        unit = int(match[1], 16) if match[1] else 0
-        low = 0xDC00 <= unit <= 0xDFFF
-        if (low or high_end >= 0) and not (low and high_end == match.start()):
+    start = 0 if "\\u" in text else len(text)
+    while start < len(text):
+        cut = _BETWEEN_ESCAPES.search(text, start + _PIECE_BYTES)
+        end = len(text) if cut is None else cut.end()
+        # The second one of two backslashes begins no escape.
+        if _LONE_SURROGATE.search(text[start:end].replace("\\\\", "__")):
             raise malformed("a surrogate stands without its other half", ContentRefusalError)
-        high_end = match.end() if 0xD800 <= unit <= 0xDBFF else -1
-    if high_end >= 0:
-        raise malformed("a surrogate stands without its other half", ContentRefusalError)
+        start = end

@@ -3,13 +3,15 @@
 Knows: the wire form of the "Redis over REST" SDKs. Must never know: what a command means, statuses, sockets.
 """
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
+from functools import partial
 from typing import ClassVar, Final, TypeAlias
 
 import msgspec
 
 from app.errors import RefusalError, invalid
 from app.http import strict_json
+from app.limits import CommandLimits
 from app.redis.request import CommandRequest, Visible
 from app.redis.resp import Resp, arguments, load, to_json
 from engine import EngineError, errors
@@ -58,35 +60,49 @@ Words = Sequence[bytes]
 CommandReply: TypeAlias = "Resp | EngineError"
 
 
-def one(body: bytes, encoded: Encoding, words_max: int) -> Words:
+def one(body: bytes, encoded: Encoding, limits: CommandLimits) -> Words:
     """Read the words of one command.
 
-    Raises `malformed_json`; EngineError for an invalid argument or too many arguments.
+    Raises `malformed_json`; EngineError for an invalid argument, or for too many or too long ones.
     """
-    return _words(_load(body, _SLACK * words_max), encoded, words_max)
+    _check_length(body, encoded, limits)
+    return _words(_load(body, _SLACK * limits.words_max), encoded, limits.words_max)
 
 
-def many(body: bytes, encoded: Encoding, commands_max: int, words_max: int) -> list[Words | EngineError]:
+def many(
+    body: bytes, encoded: Encoding, commands_max: int, limits: CommandLimits
+) -> list[Words | EngineError]:
     """Read the words of each command; an invalid command is returned as its refusal."""
-    if strict_json.exceeds(body, _SLACK * commands_max, b"[{"):
+    if strict_json.has_more_items(body, commands_max):
         # Before any list is built.
         raise _too_many(commands_max)
-    if body.count(b",") > _VALUES_AT_ONCE_MAX:
+    if body.count(b",") > _VALUES_AT_ONCE_MAX or len(body) > limits.command_bytes_max:
         texts = strict_json.items_of(body, _COMMANDS)
         check_number(texts, commands_max)
-        return [_words_of_text(bytes(text), encoded, words_max) for text in texts]
+        # All of their words are kept.
+        strict_json.expect_room(body, copies=2, values=body.count(b","))
+        return [_words_or_refusal(partial(_words_of_text, bytes(text), encoded, limits)) for text in texts]
     rows = _load(body, strict_json.VALUES_MAX)
     if not isinstance(rows, list):
         raise invalid("", _COMMANDS)
     check_number(rows, commands_max)
-    return [_words_or_refusal(row, encoded, words_max) for row in rows]
+    return [_words_or_refusal(partial(_words, row, encoded, limits.words_max)) for row in rows]
 
 
-def _words_of_text(text: bytes, encoded: Encoding, words_max: int) -> Words | EngineError:
-    """One command of many that have many words: a decoder lets no other thread go on."""
-    if strict_json.exceeds(text, _SLACK * words_max):
-        return _too_many_words(words_max)
-    return _words_or_refusal(_load(text, strict_json.VALUES_MAX), encoded, words_max)
+def _words_of_text(text: bytes, encoded: Encoding, limits: CommandLimits) -> Words:
+    """One command of many that have many words, or long ones: a decoder lets no other thread go on."""
+    _check_length(text, encoded, limits)
+    if strict_json.exceeds(text, _SLACK * limits.words_max):
+        raise _too_many_words(limits.words_max)
+    return _words(_load(text, strict_json.VALUES_MAX), encoded, limits.words_max)
+
+
+def _check_length(text: bytes, encoded: Encoding, limits: CommandLimits) -> None:
+    """Refuse a command that is too long however it is written, before it is read."""
+    # As base64 its words are a third longer.
+    most = limits.command_bytes_max * (2 if encoded.arguments else 1)
+    if len(text) > most and strict_json.least_bytes(text) > most:
+        raise _too_long(limits.command_bytes_max)
 
 
 def check_number(rows: Sequence[object], commands_max: int) -> None:
@@ -102,6 +118,8 @@ def _too_many(commands_max: int) -> RefusalError:
 def _load(body: bytes, most: int) -> object:
     if strict_json.exceeds(body, most):
         raise RefusalError("body_too_large", f"the body has more than {most} values")
+    # Its words are strings first, and bytes then.
+    strict_json.expect_room(body, copies=1, strings=1, values=body.count(b","))
     try:
         return load(body)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -125,9 +143,14 @@ def _too_many_words(words_max: int) -> EngineError:
     )
 
 
-def _words_or_refusal(row: object, encoded: Encoding, words_max: int) -> Words | EngineError:
+def _too_long(bytes_max: int) -> EngineError:
+    detail = f"the words of a command have at most {bytes_max} bytes together (entry_bytes_max)"
+    return EngineError("entry_too_large", f"ERR command too long: {detail}; use several commands", detail)
+
+
+def _words_or_refusal(read: Callable[[], Words]) -> Words | EngineError:
     try:
-        return _words(row, encoded, words_max)
+        return read()
     except EngineError as refusal:
         return refusal
 

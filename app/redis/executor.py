@@ -71,7 +71,7 @@ async def run_unblocked(request: Request, body: bytes, room: int) -> bytes:
     """
     encoded = Encoding()
     steps = CommandSteps(request, encoded)
-    parsed = steps.parse(bodies.one(body, encoded, steps.limits.words_max))
+    parsed = steps.parse(bodies.one(body, encoded, steps.limits))
     if isinstance(parsed, CommandRequest) and getattr(parsed.command, "block_ms", None) is not None:
         assert parsed.command is not None, "it has an attribute"
         parsed = msgspec.structs.replace(

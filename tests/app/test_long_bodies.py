@@ -78,7 +78,7 @@ def read_many(body: bytes) -> object:
 
 def read_commands(body: bytes) -> object:
     steps = CommandSteps(Work(GATEWAY, "commands"), Encoding())
-    rows = bodies.many(body, Encoding(), GATEWAY.settings.pipeline_commands_max, steps.limits.words_max)
+    rows = bodies.many(body, Encoding(), GATEWAY.settings.pipeline_commands_max, steps.limits)
     return executor.parse_each(steps, rows)
 
 
@@ -191,10 +191,8 @@ def outcome(name: str, body: bytes) -> object:
 
 
 def take_small_pieces(monkeypatch: pytest.MonkeyPatch, piece_bytes: int) -> None:
-    """Have each reader take pieces of this size, and any body for a large one."""
+    """Have each reader take pieces of this size, and longer bodies for large ones."""
     for reader in (json_bodies, line_bodies, stream_bodies):
-        monkeypatch.setattr(reader, "QUOTES_AT_ONCE_MAX", 0)
-    for reader in (json_bodies, line_bodies):
         monkeypatch.setattr(reader, "PIECE_BYTES", piece_bytes)
 
 
@@ -225,7 +223,7 @@ def test_commands_are_read_one_by_one_as_together(monkeypatch: pytest.MonkeyPatc
     body = b'[["XADD","s","*","a",1.50],["XLEN","s"],5,["x",null]]'
 
     def words() -> list[object]:
-        rows = bodies.many(body, Encoding(), 10, 10)
+        rows = bodies.many(body, Encoding(), 10, GATEWAY.limits.commands)
         return [row if isinstance(row, list) else str(row) for row in rows[:2]] + [len(rows)]
 
     with pytest.raises(RefusalError, match="list of words"):

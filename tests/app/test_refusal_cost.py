@@ -11,11 +11,12 @@ import pytest
 
 from app.api import multi_stream
 from app.api.groups.pending import Acknowledgement
+from app.doors.durable import bodies as durable_bodies
 from app.errors import RefusalError
 from app.http.entries import entry_bodies
 from app.http.media import MediaType
 from app.http.operations import binder
-from app.limits import EntryLimits
+from app.limits import CommandLimits, EntryLimits
 from app.redis import bodies
 from app.redis.bodies import Encoding
 from app.settings import Settings
@@ -29,7 +30,7 @@ LIMITS = EntryLimits(
     fields_max=SET.entry_fields_max,
     depth_max=SET.json_depth_max,
 )
-WORDS = 2 * SET.ids_max
+COMMANDS = CommandLimits.of(SET)
 # Three to ten times what it is on the machine where this was written; it was 1 to 6 seconds.
 CPU_S_MAX = 0.5
 
@@ -53,17 +54,25 @@ def plain(body: bytes) -> Callable[[], object]:
 
 
 def one(body: bytes) -> Callable[[], object]:
-    return lambda: bodies.one(body, Encoding(), WORDS)
+    return lambda: bodies.one(body, Encoding(), COMMANDS)
 
 
 def several(body: bytes) -> Callable[[], object]:
-    return lambda: bodies.many(body, Encoding(), SET.pipeline_commands_max, WORDS)
+    return lambda: bodies.many(body, Encoding(), SET.pipeline_commands_max, COMMANDS)
+
+
+def durable(body: bytes) -> Callable[[], object]:
+    return lambda: durable_bodies.read(durable_bodies.JSON, body, LIMITS)
 
 
 NUMBERS = b",".join(b'"f%d":%d' % (n, n) for n in range(70))
 WRONG = b'{"fields":{"a":{}}}'
 # Each makes its body, of megabytes, and gives what refuses it.
 REFUSED: dict[str, Callable[[], Callable[[], object]]] = {
+    "messages of a number": lambda: durable(full(b"[", b"1", b"]")),
+    "messages of nothing": lambda: durable(full(b"[", b"{}", b"]")),
+    "messages of a text": lambda: durable(full(b"[", b'"a"', b"]")),
+    "a message that is too large": lambda: durable(full(b"[[", b"1", b"]]")),
     "a batch, each wrong": lambda: entries(full(b'{"entries":[', WRONG, b"]}", 200_000)),
     "a batch, each wrong, full": lambda: entries(full(b'{"entries":[', WRONG, b"]}")),
     "a batch, the first wrong": lambda: entries(

@@ -1,5 +1,6 @@
 """The end of a stream, with or without last entries."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Annotated, ClassVar, Final, Literal
 
@@ -10,7 +11,7 @@ from pydantic import Field
 from app.auth import Action
 from app.errors import RefusalError, invalid, locate
 from app.http import media, strict_json
-from app.http.entries import entry_bodies
+from app.http.entries import entry_bodies, json_bodies
 from app.http.entries.publishing import KeyHeader, PlainEntryInput, ids_text
 from app.http.entries.stored_entries import ParsedEntries
 from app.http.media import JSON, MediaType
@@ -36,6 +37,8 @@ IfMatchHeader = Annotated[
 # Members of the body, and one that is too many.
 _MEMBERS_MAX: Final = 4
 _JSON: Final = MediaType(JSON, JSON)
+# A reason of 256 bytes, each of them escaped.
+_REASON_TEXT_BYTES_MAX: Final = 2 << 10
 
 
 class Ending(RequestModel):
@@ -85,32 +88,38 @@ def _read(
     if body.strip() == b"null":
         # As of every body that may be left out.
         return "", None
+    # Its members are copied, and long entries once more before they are read.
+    strict_json.expect_room(body, copies=3)
     members = strict_json.members_of(body, _MEMBERS_MAX)
     unknown = members.keys() - {"reason", "entry", "entries"}
     if unknown:
         raise invalid(f"/{min(unknown)}", "there is no such member: it is reason, entry or entries")
     # As everywhere: null is what is left out.
-    members = {name: text for name, text in members.items() if text.strip() != b"null"}
-    reason = orjson.loads(members.get("reason", b'""'))
+    members = {name: text for name, text in members.items() if text != b"null"}
+    text = members.get("reason", b'""')
+    if len(text) > _REASON_TEXT_BYTES_MAX:
+        raise invalid("/reason", "it has at most 256 bytes")
+    reason = orjson.loads(text)
     if not isinstance(reason, str):
         raise invalid("/reason", "it is a string")
     if "entry" in members and "entries" in members:
         raise invalid("/entries", "it does not go with entry")
     added = None
     if "entry" in members:
-        added = _entries(members["entry"], "/entry", limits)
+        added = _located("/entry", partial(entry_bodies.read, members.pop("entry"), _JSON, limits))
         if added.batch:
             raise invalid("/entry", "it is one entry: an object with fields")
     elif "entries" in members:
-        added = _entries(b'{"entries":%b}' % members["entries"], "", limits)
+        added = _located("", partial(json_bodies.read_list, members.pop("entries"), "/entries", limits))
     if added is not None and digest:
         added = ParsedEntries(added.bodies, added.ids, added.batch, entry_bodies.digest_of(body))
     return reason, added
 
 
-def _entries(text: bytes, place: str, limits: EntryLimits) -> ParsedEntries:
+def _located(place: str, read: Callable[[], ParsedEntries]) -> ParsedEntries:
+    """What is read, of which a refusal names its place in the body."""
     try:
-        return entry_bodies.read(text, _JSON, limits)
+        return read()
     except RefusalError as refusal:
         refusal.places = [locate(place + one.name or "/entries", one.detail) for one in refusal.places]
         raise

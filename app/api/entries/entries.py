@@ -135,9 +135,11 @@ async def add_entries(
 ) -> Response:
     """Append one entry (XADD).
 
-    A batch as `addEntryBatch` takes it is stored here as well. Other media types are taken too:
-    `application/x-ndjson` as by `addEntriesNdjson`, a form as the fields of one entry, any other as by
-    `addRawEntry`. JSON as `text/plain`, or without a type, is 415 instead, unless the query has `raw=true`.
+    An object without `fields` that are an object or a list, and without a list of `entries`, is an entry with
+    its members as fields. A batch as `addEntryBatch` takes it is stored here as well. Other media types are
+    taken too: `application/x-ndjson` as by `addEntriesNdjson`, a form as the fields of one entry, any other
+    as by `addRawEntry`. JSON as `text/plain`, or without a type, is 415 instead, unless the query has
+    `raw=true`.
     """
     read = partial(body.read, nested=options.nested is not None, raw=options.raw)
     return await _publish(request, stream, options, read, if_match, idempotency_key)

@@ -9,6 +9,7 @@ served the ordinary way. So no command runs twice.
 """
 
 import asyncio
+import sys
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -16,7 +17,7 @@ from types import coroutine
 from typing import Any, Final, NamedTuple, NoReturn
 
 from app.gateway import Gateway, Receive
-from app.http.requests import Request
+from app.http.requests import Request, too_large
 from app.http.responses import Response, Scope
 from app.limits import text_bytes
 from app.live.budgets import FREE_BYTES
@@ -104,8 +105,10 @@ class InlineRequest(PutOff, Request):
     async def _authenticate_anew(self, tickets: Sequence[str]) -> None:
         await _go_elsewhere()
 
-    async def body(self) -> bytes:
+    async def body(self, bytes_max: int = sys.maxsize) -> bytes:
         """The whole body."""
+        if len(self._body) > bytes_max:
+            raise too_large(bytes_max)
         return self._body
 
     async def take_turn(self) -> None:

@@ -35,6 +35,7 @@ from app.doors.websocket.effects import (
     Subscribe,
     Unsubscribe,
 )
+from app.doors.websocket.frame_reader import RefusedFrameError
 from app.doors.websocket.hub import Hub
 from app.doors.websocket.session import Session
 from app.doors.websocket.socket_link import SocketLink, UnsentDeliveries
@@ -42,7 +43,8 @@ from app.doors.websocket.subscriptions import FollowedStreams, GroupReads, event
 from app.errors import CODES, RefusalError
 from app.http.client_address import client_address
 from app.http.middleware.request_id import as_refusal
-from app.http.requests import Request
+from app.http.requests import Request, read_in_thread
+from app.live.budgets import Reservation
 from app.live.fair_queue import Flow
 from app.live.sessions import AccessEnd
 from app.live.shares import Share
@@ -148,11 +150,20 @@ class Connection:
             self.spawn(self._handle_long(text))
 
     async def _handle_long(self, text: bytes) -> None:
+        pool, held = self.request.gateway.limits.budgets.bodies, list[Reservation]()
+
+        def hold(size: int) -> None:
+            held.append(pool.reserve(self.caller, size - sum(one.size for one in held)))
+
         self.flow.begin_work()
         try:
-            frame, publication = await asyncio.to_thread(self.session.read_long, text)
+            frame, publication = await read_in_thread(self.session.read_long, text, pool, hold)
+        except (EngineError, RefusalError) as refusal:
+            frame, publication = RefusedFrameError(as_refusal(refusal, self.request.request_id), UNSET), None
         finally:
             self.flow.end_work()
+            for one in held:
+                one.release()
         self._go_on(self.session.handle(frame, len(text), publication))
 
     def _wait_for_turn(self) -> None:

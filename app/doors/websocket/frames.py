@@ -465,6 +465,10 @@ _encode: Final = msgspec.json.Encoder().encode
 def parse_publish(frame: PublishFrame, limits: EntryLimits) -> tuple[AddOptions, ParsedEntries, int | None]:
     """The options of a publish, its entries in their stored form, and the last ID that it expects."""
     entries, fields = _text(frame.entries), _text(frame.fields)
+    if entries is not None and not entries.startswith(b"["):
+        raise invalid("/entries", "it is a list of entries")
+    if fields is not None and not fields.startswith((b"{", b"[")):
+        raise invalid("/fields", "fields are an object, or a list of [name, value] pairs")
     beside = [name for name in ("id", "encoding") if getattr(frame, name) is not UNSET]
     if entries is not None and fields is None:
         if beside:

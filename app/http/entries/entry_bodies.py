@@ -55,13 +55,7 @@ def read(
     if raw:
         published = _raw(body, media, limits)
     elif media.name in _JSON_READERS:
-        plain, strict = _JSON_READERS[media.name]
-        try:
-            published = plain(body, limits)
-        except NotPlainError:
-            if quick and len(body) > STRICT_INLINE_BYTES_MAX:
-                raise
-            published = strict(body, limits)
+        published = _read_json(body, limits, *_JSON_READERS[media.name], quick=quick)
     elif media.name == _FORM:
         published = _form(body, limits)
     else:
@@ -70,6 +64,19 @@ def read(
     if not digest:
         return published
     return msgspec.structs.replace(published, digest=digest_of(body))
+
+
+def _read_json(
+    body: bytes, limits: EntryLimits, plain: "_Reader", strict: "_Reader", *, quick: bool
+) -> ParsedEntries:
+    try:
+        return plain(body, limits)
+    except NotPlainError:
+        takes_long = len(body) > STRICT_INLINE_BYTES_MAX
+    # Behind the exception, which holds what has been read so far.
+    if quick and takes_long:
+        raise NotPlainError
+    return strict(body, limits)
 
 
 def digest_of(body: bytes) -> bytes:

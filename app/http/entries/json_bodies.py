@@ -1,6 +1,11 @@
 """Bodies of one entry, or of a batch, as JSON.
 
 Knows: how both are read fast, and what is read again with care. Must never know: streams, media types.
+
+    {"entries": […]}                  a batch of envelopes
+    {"fields": {…}, "id": …}          an envelope: `fields` is an object or a list
+    {"action": "opened", "id": 7}     an entry with these fields
+    [{"action": "opened"}, …]         a batch of both
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,18 +15,18 @@ import msgspec
 
 from app.errors import invalid
 from app.http import strict_json
-from app.http.entries.line_bodies import quick_lines, read_row, text_of
+from app.http.entries.line_bodies import piece_of_lines, quick_lines, read_fields, read_row, text_of
 from app.http.entries.stored_entries import (
     BLANKS,
     CROWDED_BYTES_MIN,
     MEMBERS_MAX,
     PIECE_BYTES,
-    QUOTES_AT_ONCE_MAX,
     Envelope,
     Indexed,
     ParsedEntries,
     ParsedEntry,
     check_count,
+    check_least,
     check_names_kept,
     check_strings,
     check_values,
@@ -36,7 +41,7 @@ from app.http.entries.stored_entries import (
     plain_id,
     read_envelope,
 )
-from app.http.strict_json import Json, NotPlainError, Object, without_escapes
+from app.http.strict_json import Json, NotPlainError, Object
 from app.limits import EntryLimits
 from engine.rows import Form
 
@@ -65,6 +70,7 @@ class _Split(msgspec.Struct, forbid_unknown_fields=True):
 
 # msgspec reads one entry in 0.41 us and 1,000 in 646 us; orjson and pydantic take 3 to 13 times as long (CPU
 # time, `python -m bench.decoding`): docs/decisions/msgspec-for-entries-and-frames.md.
+_NAMED: Final = b'"fields"'
 _decode_one: Final = msgspec.json.Decoder(Envelope).decode
 _decode_many: Final = msgspec.json.Decoder(_Batch).decode
 _decode_mixed: Final = msgspec.json.Decoder(_Mixed).decode
@@ -78,14 +84,19 @@ _split_batch: Final = msgspec.json.Decoder(_Split).decode
 def plain_body(body: bytes, limits: EntryLimits) -> ParsedEntries:
     """One entry, a list, or a batch, read fast. Raises NotPlainError where that proves nothing."""
     form = Form.LIST if _is_list(body) else Form.BATCH if b'"entries"' in body[:_PEEK_BYTES] else Form.ONE
+    if form is Form.ONE:
+        check_least(body, limits)
     bodies = in_one_pass(body, form, limits)
     if bodies is not None:
         return ParsedEntries(bodies, batch=form is not Form.ONE)
     if form is Form.LIST:
-        return quick_lines(_as_lines(_items(body, limits)), limits)
+        pieces = _in_pieces(_items(body, limits))
+        return join_parts((piece_of_lines(_as_lines(piece), limits) for piece in pieces), limits)
     if strict_json.has_more_objects(body, objects_max(limits)) and b'"entries"' in body[:_PEEK_BYTES]:
         check_count(limits.entries_max + 1, limits)
-    for attempt in (_plain_json, _mixed_json):
+    # Nested values may be those of a batch, or of an envelope.
+    is_named = _NAMED in body[:_PEEK_BYTES] or limits.nested
+    for attempt in (_plain_json, _mixed_json) if is_named else _OF_OBJECTS:
         try:
             return attempt(body, limits)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, NotPlainError):
@@ -108,7 +119,7 @@ def _is_list(body: bytes) -> bool:
 
 def _items(body: bytes, limits: EntryLimits) -> Sequence[msgspec.Raw]:
     """The entries of a list, which are read as lines are."""
-    items = strict_json.items_of(body, _A_LIST)
+    items = items_of(body, _A_LIST, limits)
     check_count(len(items), limits)
     return items
 
@@ -128,27 +139,41 @@ def objects_max(limits: EntryLimits) -> int:
 
 def _plain_json(body: bytes, limits: EntryLimits) -> ParsedEntries:
     if b'"entries"' in body[:_PEEK_BYTES]:
-        if body.count(b'"') > QUOTES_AT_ONCE_MAX:
+        if len(body) > PIECE_BYTES:
             return _batch_in_pieces(body, limits)
         many = _decode_many(body).entries
         check_names_kept(body, many, names_besides=1)
         return of_envelopes(many, limits)
     if len(body) > CROWDED_BYTES_MIN:
         _check_crowd(body, limits)
+        # Its values are decoded, and stored in three steps.
+        strict_json.expect_room(body, copies=3, strings=1)
     envelope = _decode_one(body)
     check_names_kept(body, [envelope], names_besides=0)
     bodies = of_rows([envelope.fields], limits)
     return ParsedEntries(bodies, [plain_id(envelope.id)] if envelope.id else ())
 
 
+def _plain_object(body: bytes, limits: EntryLimits) -> ParsedEntries:
+    """An entry with the members of an object as its fields: as the only line of a batch."""
+    found = quick_lines(body, limits)
+    if len(found.bodies) > 1:
+        raise NotPlainError
+    return ParsedEntries(found.bodies, found.ids)
+
+
 def _mixed_json(body: bytes, limits: EntryLimits) -> ParsedEntries:
     """A batch with numbers and booleans, in canonical form, as `_mixed_rows` has it."""
-    if b'"entries"' not in body[:_PEEK_BYTES] or body.count(b'"') > QUOTES_AT_ONCE_MAX:
+    if b'"entries"' not in body[:_PEEK_BYTES] or len(body) > PIECE_BYTES:
         raise NotPlainError
     batch = _decode_mixed(body)
     if encode_json(batch).translate(None, BLANKS) != body.translate(None, BLANKS):
         raise NotPlainError
     return of_envelopes(_as_text(batch.entries, limits), limits)
+
+
+# What is tried of a body that does not begin with the member `fields`.
+_OF_OBJECTS: Final = _plain_object, _plain_json, _mixed_json
 
 
 def _as_text(mixed: Sequence[_MixedOne], limits: EntryLimits) -> list[Envelope]:
@@ -169,12 +194,32 @@ def _batch_in_pieces(body: bytes, limits: EntryLimits) -> ParsedEntries:
 
 def of_split(rows: Sequence[msgspec.Raw], limits: EntryLimits) -> tuple[ParsedEntries, int]:
     """The entries, and how many strings they have as they were sent."""
-    parts, strings = list[ParsedEntries](), 0
-    for piece in _in_pieces(rows):
-        envelopes, texts = _envelopes_of(piece, limits)
-        strings += texts
-        parts.append(of_envelopes(envelopes, limits))
-    return join_parts(parts, limits), strings
+    strings = 0
+
+    def parts() -> Iterator[ParsedEntries]:
+        nonlocal strings
+        for piece in _in_pieces(rows):
+            part, some = _part_of(piece, limits)
+            strings += some
+            yield part
+
+    return join_parts(parts(), limits), strings
+
+
+def _part_of(piece: Sequence[msgspec.Raw], limits: EntryLimits) -> tuple[ParsedEntries, int]:
+    is_long = len(piece) == 1 and len(piece[0]) > PIECE_BYTES
+    if is_long and len(piece[0]) > limits.entry_bytes_max:
+        raise NotPlainError
+    text = b'{"entries":[%b]}' % (piece[0] if is_long else b",".join(piece))
+    bodies = in_one_pass(text, Form.BATCH, limits)
+    if bodies is not None:
+        # It takes no name twice.
+        return ParsedEntries(bodies, batch=True), strict_json.quotes_of(text) // 2 - 1
+    if is_long:
+        # It may have far more fields than an entry has.
+        raise NotPlainError
+    envelopes, strings = _envelopes_of(piece, limits)
+    return of_envelopes(envelopes, limits), strings
 
 
 def _envelopes_of(rows: Sequence[msgspec.Raw], limits: EntryLimits) -> tuple[list[Envelope], int]:
@@ -186,18 +231,16 @@ def _envelopes_of(rows: Sequence[msgspec.Raw], limits: EntryLimits) -> tuple[lis
         mixed = _decode_mixed_entries(text)
         if encode_json(mixed).translate(None, BLANKS) != text.translate(None, BLANKS):
             raise NotPlainError from None
-        return _as_text(mixed, limits), without_escapes(text).count(b'"') // 2
+        return _as_text(mixed, limits), strict_json.quotes_of(text) // 2
     pairs = sum([len(envelope.fields) + (envelope.id != "") for envelope in plain])
     return plain, len(plain) + 2 * pairs
 
 
 def _in_pieces(rows: Sequence[msgspec.Raw]) -> Iterator[Sequence[msgspec.Raw]]:
-    """Neighbours that have a piece's bytes together; none may have far more than an entry's fields."""
+    """Neighbours that have a piece's bytes together, or a longer one alone."""
     start = size = 0
     for at, row in enumerate(rows):
-        if len(row) > PIECE_BYTES:
-            raise NotPlainError
-        if size + len(row) > PIECE_BYTES:
+        if size + len(row) > PIECE_BYTES and at > start:
             yield rows[start:at]
             start, size = at, 0
         size += len(row)
@@ -206,13 +249,16 @@ def _in_pieces(rows: Sequence[msgspec.Raw]) -> Iterator[Sequence[msgspec.Raw]]:
 
 def _large_json(body: bytes, limits: EntryLimits) -> ParsedEntries:
     """A batch is read entry by entry, so that the first wrong one ends it; and counted before."""
-    members = strict_json.members_of(body, MEMBERS_MAX)
-    if "entries" not in members:
-        check_values(body, "/fields", limits)
-        return _strict_json(body, limits)
-    if len(members) > 1:
-        raise invalid("/entries", _ALONE)
-    return large_batch(members["entries"], "/entries", limits)
+    if not strict_json.has_more_items(body, MEMBERS_MAX):
+        members = strict_json.members_of(body, MEMBERS_MAX)
+        if members.get("entries", b"").startswith(b"["):
+            if len(members) > 1:
+                raise invalid("/entries", _ALONE)
+            return large_batch(members.pop("entries"), "/entries", limits)
+        # Its text again, which is large.
+        del members
+    check_values(body, "", limits)
+    return _strict_json(body, limits)
 
 
 def large_batch(text: bytes, place: str, limits: EntryLimits) -> ParsedEntries:
@@ -239,6 +285,18 @@ def _large_entry(text: bytes, index: int, limits: EntryLimits, place: str) -> Pa
     return batch_entry(row, index, limits, place)
 
 
+def read_list(text: bytes, place: str, limits: EntryLimits) -> ParsedEntries:
+    """The entries of a list at `place`, as fast as it goes."""
+    try:
+        if text.startswith(b"["):
+            entries, strings = of_split(items_of(text, _A_LIST, limits), limits)
+            check_strings(text, strings)
+            return entries
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, NotPlainError):
+        pass
+    return large_batch(text, place, limits)
+
+
 def _check_crowd(body: bytes, limits: EntryLimits) -> None:
     """Refuse an entry of far too many fields by counting, before a reader spends most of a second on it.
 
@@ -255,15 +313,17 @@ def _strict_json(body: bytes, limits: EntryLimits) -> ParsedEntries:
         raise invalid(
             "", 'an entry is an object, {"fields": {…}}, a batch {"entries": [{"fields": {…}}, …]} or a list'
         )
-    members = members_of(value, "")
-    if "entries" not in members:
-        return make_one(read_envelope(members, "", limits))
-    if len(members) > 1:
-        raise invalid("/entries", _ALONE)
-    rows = members["entries"]
-    if not isinstance(rows, list) or isinstance(rows, Object):
-        raise invalid("/entries", _A_LIST)
-    return make_batch((batch_entry(row, index, limits) for index, row in enumerate(rows)), len(rows), limits)
+    given = dict(value)
+    rows = given.get("entries")
+    if isinstance(rows, list) and not isinstance(rows, Object):
+        if len(members_of(value, "")) > 1:
+            raise invalid("/entries", _ALONE)
+        return make_batch(
+            (batch_entry(row, index, limits) for index, row in enumerate(rows)), len(rows), limits
+        )
+    if not isinstance(given.get("fields"), list):
+        return make_one(read_fields(value, "", limits))
+    return make_one(read_envelope(members_of(value, ""), "", limits))
 
 
 def batch_entry(row: Json, index: int, limits: EntryLimits, place: str = "/entries") -> ParsedEntry:

@@ -3,6 +3,7 @@
 Knows: how lines are read fast, and what is read again with care. Must never know: other shapes, streams.
 """
 
+import re
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -13,7 +14,6 @@ from app.http import strict_json
 from app.http.entries.stored_entries import (
     BLANKS,
     PIECE_BYTES,
-    QUOTES_AT_ONCE_MAX,
     Envelope,
     Indexed,
     ParsedEntries,
@@ -42,6 +42,7 @@ from engine.rows import Form
 
 # Such a body is no row of texts: to try that costs 3 us more. Python's `json` writes the blank.
 ENVELOPE_STARTS: Final = b'{"fields":{', b'{"fields": {'
+_NOT_BLANK: Final = re.compile(rb"[^ \t\r\n\x0b\x0c]")
 _decode_rows: Final = msgspec.json.Decoder(dict[str, str]).decode_lines
 _decode_mixed_rows: Final = msgspec.json.Decoder(dict[str, str | int | float | bool]).decode_lines
 _decode_nested_rows: Final = msgspec.json.Decoder(dict[str, Any]).decode_lines
@@ -64,10 +65,20 @@ def plain_ndjson(body: bytes, limits: EntryLimits) -> ParsedEntries:
 
 def quick_lines(body: bytes, limits: EntryLimits) -> ParsedEntries:
     """Lines by typed decoders, in pieces where they are many."""
-    # Nested numbers have no quotes.
-    if body.count(b'"') <= QUOTES_AT_ONCE_MAX and not limits.nested:
+    if len(body) <= PIECE_BYTES:
         return _plain_lines(body, limits)
-    return join_parts([_plain_lines(piece, limits) for piece in _pieces_of_lines(body)], limits)
+    return join_parts((piece_of_lines(piece, limits) for piece in _pieces_of_lines(body)), limits)
+
+
+def piece_of_lines(lines: bytes, limits: EntryLimits) -> ParsedEntries:
+    """Some of many lines, which may be plain where others are not."""
+    bodies = in_one_pass(lines, Form.LINES, limits)
+    if bodies is not None:
+        return ParsedEntries(bodies, batch=True)
+    if len(lines) > PIECE_BYTES:
+        # No usual entry is that large.
+        raise NotPlainError
+    return _plain_lines(lines, limits)
 
 
 def _plain_lines(body: bytes, limits: EntryLimits) -> ParsedEntries:
@@ -92,8 +103,7 @@ def _pieces_of_lines(body: bytes) -> Iterator[bytes]:
         if len(body) - start <= PIECE_BYTES:
             stop = len(body)
         elif not stop:
-            # No usual entry is that large.
-            raise NotPlainError
+            stop = body.find(b"\n", start + PIECE_BYTES) + 1 or len(body)
         piece = body[start:stop]
         if not piece.isspace():
             yield piece
@@ -102,8 +112,28 @@ def _pieces_of_lines(body: bytes) -> Iterator[bytes]:
 
 def strict_lines(body: bytes, limits: EntryLimits) -> ParsedEntries:
     """Lines, read one by one. Raises RefusalError."""
-    rows = [(number, line) for number, line in enumerate(body.split(b"\n"), 1) if is_row(line)]
-    return make_batch((read_row(*row, index, limits) for index, row in enumerate(rows)), len(rows), limits)
+    count = _rows_in(body, limits)
+    rows = (read_row(*row, index, limits) for index, row in enumerate(_rows_of(body)))
+    return make_batch(rows, count, limits)
+
+
+def _rows_of(body: bytes) -> Iterator[tuple[int, bytes]]:
+    """The lines that hold an entry, each with its number. What is blank between them is passed over in
+    pieces, so that other threads go on meanwhile.
+    """
+    number, start = 1, 0
+    while start < len(body):
+        found = _NOT_BLANK.search(body, start, start + PIECE_BYTES)
+        if found is None:
+            at = min(start + PIECE_BYTES, len(body))
+            number += body.count(b"\n", start, at)
+            start = at
+            continue
+        end = body.find(b"\n", found.start())
+        end = len(body) if end < 0 else end
+        number += body.count(b"\n", start, found.start())
+        yield number, body[max(start, body.rfind(b"\n", start, found.start()) + 1) : end]
+        start = end
 
 
 def _plain_rows(body: bytes, limits: EntryLimits) -> ParsedEntries:
@@ -183,7 +213,12 @@ def read_row(number: int | None, text: bytes, index: int, limits: EntryLimits) -
         fields = dict(row).get("fields")
         # Programs that send nested values do not know of envelopes, and may have a value of this name.
         if limits.nested or not isinstance(fields, list):
-            check_fields(len(row), pointer, limits)
-            pairs = named_values(row, pointer, nested=limits.nested)
-            return ParsedEntry(store_pairs(pairs, pointer, limits))
+            return read_fields(row, pointer, limits)
         return read_envelope(members_of(row, pointer), pointer, limits)
+
+
+def read_fields(row: Object, pointer: str, limits: EntryLimits) -> ParsedEntry:
+    """An entry with the members of an object as its fields."""
+    check_fields(len(row), pointer, limits)
+    pairs = named_values(row, pointer, nested=limits.nested)
+    return ParsedEntry(store_pairs(pairs, pointer, limits))

@@ -13,7 +13,7 @@ from app.errors import RefusalError, invalid, locate, step
 from app.http import query, strict_json
 from app.http.entries.values import Value, from_base64
 from app.http.entries.values import fields as fields_of
-from app.http.strict_json import Json, NotPlainError, Number, Object, without_escapes
+from app.http.strict_json import Json, NotPlainError, Number, Object
 from app.limits import EntryLimits
 from engine import entries, ids
 from engine.commands import AutoSequence, NewId
@@ -29,12 +29,13 @@ BLANKS: Final = b" \t\r\n"
 # Beyond this a single entry's names are counted before it is read; its own members are no fields.
 CROWDED_BYTES_MIN: Final = 64 << 10
 MEMBERS_MAX: Final = 8
-# A decoder lets no other thread go on: with more strings than half of these a batch is read piece by piece.
-QUOTES_AT_ONCE_MAX: Final = 300_000
-# What is decoded and encoded in one call then: up to 10 ms.
-PIECE_BYTES: Final = 512 << 10
+# A decoder lets no other thread go on, and its values take much memory: this much is decoded and encoded in
+# one call, up to 5 ms.
+PIECE_BYTES: Final = 256 << 10
 # What the strict reader takes in the loop: some ms.
 STRICT_INLINE_BYTES_MAX: Final = 16 << 10
+# What an entry may have beside what is stored of it: members of its own, and brackets of pairs.
+_AROUND_BYTES_MAX: Final = 8 << 10
 # Of an entry beyond `CROWDED_BYTES_MIN` whose values may be nested: a few ms for the strict reader.
 _NESTED_VALUES_MAX: Final = 20_000
 
@@ -108,18 +109,22 @@ def in_one_pass(body: bytes, form: Form, limits: EntryLimits) -> Sequence[bytes]
     )
 
 
-def join_parts(parts: Sequence[ParsedEntries], limits: EntryLimits) -> ParsedEntries:
-    """Entries that were read in pieces, as one."""
-    bodies = [body for part in parts for body in part.bodies]
+def join_parts(parts: Iterable[ParsedEntries], limits: EntryLimits) -> ParsedEntries:
+    """Entries that were read in pieces, as one. Each part is let go before the next is read."""
+    bodies, new_ids, has_ids = list[bytes](), list[NewId](), False
+    for part in parts:
+        bodies += part.bodies
+        new_ids += part.ids or [None] * len(part.bodies)
+        has_ids = has_ids or bool(part.ids)
     check_count(len(bodies), limits)
-    new_ids = [new_id for part in parts for new_id in part.ids or [None] * len(part.bodies)]
-    return ParsedEntries(bodies, new_ids if any(part.ids for part in parts) else (), batch=True)
+    return ParsedEntries(bodies, new_ids if has_ids else (), batch=True)
 
 
 def check_values(text: bytes, place: str, limits: EntryLimits) -> None:
     """Refuse an entry of far too many values by counting values of any type: a pair is three."""
     if len(text) <= CROWDED_BYTES_MIN:
         return
+    check_least(text, limits)
     if limits.nested:
         if strict_json.exceeds(text, _NESTED_VALUES_MAX):
             raise invalid(place, f"an entry has at most {_NESTED_VALUES_MAX} values, nested ones included")
@@ -306,7 +311,7 @@ def check_strings(body: bytes, strings: int) -> None:
     """A decoder keeps the last of two equal names: then the text has more strings than what came out of
     it.
     """
-    if without_escapes(body).count(b'"') != 2 * strings:
+    if strict_json.quotes_of(body) != 2 * strings:
         raise NotPlainError
 
 
@@ -333,6 +338,13 @@ def check_fields(count: int, pointer: str, limits: EntryLimits) -> None:
         raise invalid(pointer, "an entry has at least one field")
     if count > limits.fields_max:
         raise invalid(pointer, f"an entry has at most {limits.fields_max} fields")
+
+
+def check_least(text: bytes, limits: EntryLimits) -> None:
+    """Refuse a long entry that is too large however it is stored, before it is read."""
+    most = max(CROWDED_BYTES_MIN, limits.entry_bytes_max + _AROUND_BYTES_MAX)
+    if len(text) > most and (least := strict_json.least_bytes(text)) > most:
+        check_size(least, limits)
 
 
 def check_size(size: int, limits: EntryLimits) -> None:

@@ -4,6 +4,7 @@ Knows: the shape, and how it is read in pieces. Must never know: what is done wi
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from itertools import accumulate, pairwise
 from typing import Final
 
@@ -15,7 +16,7 @@ from app.http.entries.json_bodies import batch_entry, items_of, large_batch, obj
 from app.http.entries.stored_entries import (
     CROWDED_BYTES_MIN,
     MEMBERS_MAX,
-    QUOTES_AT_ONCE_MAX,
+    PIECE_BYTES,
     STRICT_INLINE_BYTES_MAX,
     Envelope,
     ParsedEntries,
@@ -56,20 +57,20 @@ def read_many(
     """
     if strict_json.has_more_objects(body, objects_max(limits)):
         check_count(limits.entries_max + 1, limits)
-    try:
+    with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError, NotPlainError):
         return _plain_streams(body, limits, streams_max)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, NotPlainError):
-        if quick and len(body) > STRICT_INLINE_BYTES_MAX:
-            raise NotPlainError from None
-        large = len(body) > CROWDED_BYTES_MIN
-        return _large_streams(body, limits, streams_max) if large else _strict_streams(body, limits)
+    # Behind the exception, which holds what has been read so far.
+    if quick and len(body) > STRICT_INLINE_BYTES_MAX:
+        raise NotPlainError
+    large = len(body) > CROWDED_BYTES_MIN
+    return _large_streams(body, limits, streams_max) if large else _strict_streams(body, limits)
 
 
 def _plain_streams(body: bytes, limits: EntryLimits, streams_max: int) -> Mapping[str, ParsedEntries]:
     # Each list is a stream's: others are pairs, or nothing.
     if body.count(b"[") > _SLACK * streams_max:
         raise NotPlainError
-    if body.count(b'"') > QUOTES_AT_ONCE_MAX:
+    if len(body) > PIECE_BYTES:
         return _streams_in_pieces(body, limits, streams_max)
     streams = _decode_streams(body).streams
     if len(streams) > streams_max:
@@ -108,13 +109,13 @@ def _large_streams(body: bytes, limits: EntryLimits, streams_max: int) -> Mappin
     if len(members) != 1 or not members.get("streams", b"").startswith(b"{"):
         raise invalid("/streams", _STREAMS)
     try:
-        texts = strict_json.members_of(members["streams"], _SLACK * streams_max)
+        texts = strict_json.members_of(members.pop("streams"), _SLACK * streams_max)
     except RefusalError as refusal:
         refusal.places = [locate(f"/streams{place.name}", place.detail) for place in refusal.places]
         raise
     rows_of = {name: _rows(text, f"/streams/{step(name)}", limits) for name, text in texts.items()}
     check_count(sum(map(len, rows_of.values())) or 1, limits)
-    return {name: large_batch(texts[name], f"/streams/{step(name)}", limits) for name in texts}
+    return {name: large_batch(texts.pop(name), f"/streams/{step(name)}", limits) for name in [*texts]}
 
 
 def _rows(text: bytes, place: str, limits: EntryLimits) -> Sequence[msgspec.Raw]:

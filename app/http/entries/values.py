@@ -76,7 +76,10 @@ def _text(value: Json, pointer: str, *, nested: bool) -> str:
         return value
     if nested:
         return strict_json.compact(value)
-    hint = "values are strings, numbers or booleans: encode anything else, as JSON text for instance"
+    hint = (
+        "values are strings, numbers or booleans: encode anything else, as JSON text for instance, as "
+        "/entries/ndjson?nested=json does"
+    )
     raise invalid(pointer, hint)
 
 

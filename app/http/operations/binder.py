@@ -47,6 +47,10 @@ _QUERIES_MAX: Final = 256
 _QUERY_BYTES_MAX: Final = 256
 # An ID in a list takes a microsecond and a half: a larger body is read in a thread.
 _INLINE_BYTES_MAX: Final = 64 << 10
+# Of a body: its own members, an ID in a list, and what it says of a stream, with the name.
+_MEMBERS_BYTES: Final = 64 << 10
+_ID_BYTES: Final = 64
+_STREAM_BYTES: Final = 4 << 10
 
 
 def request_of(request: requests.Request) -> Request:
@@ -208,7 +212,7 @@ class Binder:
         media.check_is_json(request.media_type.name, request.scope.get("method", ""))
         settings = request.gateway.settings
         reader = partial(read_body, model=model, default=default, settings=settings)
-        return await request.read_body(reader, _INLINE_BYTES_MAX)
+        return await request.read_body(reader, _INLINE_BYTES_MAX, bytes_max=_bytes_max(settings))
 
     def _remember(self, text: bytes, asked: BaseModel) -> BaseModel:
         if len(text) <= _QUERY_BYTES_MAX:
@@ -259,6 +263,11 @@ def bind_query(model: type[M], given: Mapping[str, object], settings: Settings) 
     return bound
 
 
+def _bytes_max(settings: Settings) -> int:
+    """As many bytes as a body has members for, each of them written with escapes."""
+    return _MEMBERS_BYTES + _ID_BYTES * settings.ids_max + _STREAM_BYTES * settings.request_streams_max
+
+
 def read_body(body: bytes, *, model: type[BaseModel], default: object, settings: Settings) -> object:
     """The body's model; an empty body is the default, or an object without members."""
     if not body and default is not _EMPTY:
@@ -267,6 +276,7 @@ def read_body(body: bytes, *, model: type[BaseModel], default: object, settings:
     values_max = 4 * max(settings.ids_max, settings.request_streams_max) + 1_000
     if strict_json.exceeds(body, values_max):
         raise RefusalError("body_too_large", f"the body has more than {values_max} values")
+    strict_json.expect_room(body, copies=1, strings=1, values=body.count(b","))
     value = _parse(body, settings.json_depth_max) if body else {}
     if value is None and default is not _EMPTY:
         # Clients that are made for Go send null for a body that is left out.
@@ -288,6 +298,7 @@ def _parse(body: bytes, depth_max: int) -> Any:  # noqa: ANN401 - JSON
         # As many colons as members: no other object, and no member occurs twice.
         if isinstance(value, dict) and body.count(b":") == len(value):
             return value
+        del value
     return plain(strict_json.parse(body, depth_max=depth_max), "")
 
 

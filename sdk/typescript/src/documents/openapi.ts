@@ -274,9 +274,11 @@ export interface paths {
         readonly put?: never;
         /**
          * Append one entry (XADD).
-         * @description A batch as `addEntryBatch` takes it is stored here as well. Other media types are taken too:
-         *     `application/x-ndjson` as by `addEntriesNdjson`, a form as the fields of one entry, any other as by
-         *     `addRawEntry`. JSON as `text/plain`, or without a type, is 415 instead, unless the query has `raw=true`.
+         * @description An object without `fields` that are an object or a list, and without a list of `entries`, is an entry with
+         *     its members as fields. A batch as `addEntryBatch` takes it is stored here as well. Other media types are
+         *     taken too: `application/x-ndjson` as by `addEntriesNdjson`, a form as the fields of one entry, any other
+         *     as by `addRawEntry`. JSON as `text/plain`, or without a type, is 415 instead, unless the query has
+         *     `raw=true`.
          */
         readonly post: operations["addEntries"];
         readonly delete?: never;
