@@ -7,7 +7,7 @@ Everything that opens the table runs in one thread: a handle of it is for one th
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, NamedTuple
 
@@ -71,6 +71,7 @@ class Snapshot:
         self.table_id = table.table_id
         self.deleted = deleted
         self.seen_at = seen_at
+        self.paths = table.paths()
         begins = table.begins()
         self.spans = _spans(table, begins)
         # Whether it is known of a stream what it had lost before it was archived.
@@ -95,10 +96,15 @@ class Snapshot:
 
 
 class Archive:
-    """The archive of a root, opened at its first use. Raises ArchiveError, and what reading raises."""
+    """The archive of a root, opened at its first use; `retain` is given the paths of the files of each new
+    version. Raises ArchiveError, and what reading raises.
+    """
 
-    def __init__(self, root: ArchiveRoot, clock: Clock) -> None:
+    def __init__(
+        self, root: ArchiveRoot, clock: Clock, retain: Callable[[frozenset[str]], None] = lambda _: None
+    ) -> None:
         self.root = root
+        self._retain = retain
         self._clock = clock
         self._thread = ThreadPoolExecutor(1, "archive")
         self._table: ArchiveTable | None = None
@@ -148,7 +154,9 @@ class Archive:
     def _loaded(self, refreshed: asyncio.Future[Snapshot]) -> None:
         self._refreshing = None
         if not refreshed.cancelled() and refreshed.exception() is None:
-            self._snapshot = refreshed.result()
+            before, self._snapshot = self._snapshot, refreshed.result()
+            if self._snapshot is not before:
+                self._retain(self._snapshot.paths)
 
     def _load(self) -> Snapshot:
         seen_at = self._clock.monotonic()

@@ -81,6 +81,7 @@ class Shared(Generic[T]):
         self._size_of = size_of
         self._values: OrderedDict[Hashable, T] = OrderedDict()
         self._made: dict[Hashable, asyncio.Future[T]] = {}
+        self._is_wanted: Callable[[Any], bool] = lambda _: True
 
     def get(self, key: Hashable) -> T | None:
         """A value that is here."""
@@ -104,9 +105,15 @@ class Shared(Generic[T]):
             making.add_done_callback(lambda made: self._keep(key, made))
         return await asyncio.shield(making)
 
+    def retain(self, is_wanted: Callable[[Any], bool]) -> None:
+        """Keep values with such keys alone, from now on."""
+        self._is_wanted = is_wanted
+        for key in [key for key in self._values if not is_wanted(key)]:
+            self._drop(key)
+
     def _keep(self, key: Hashable, made: asyncio.Future[T]) -> None:
         del self._made[key]
-        if made.cancelled() or made.exception() is not None:
+        if made.cancelled() or made.exception() is not None or not self._is_wanted(key):
             return
         self._drop(key)
         value = self._values[key] = made.result()
@@ -139,6 +146,11 @@ class FileCache:
     def close(self) -> None:
         """Read no more."""
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def retain(self, paths: frozenset[str]) -> None:
+        """Forget all other files: what was erased is in some of them, and none of them is read again."""
+        self.groups.retain(lambda key: key[0] in paths)
+        self._indexes.retain(lambda key: key in paths)
 
     async def index(self, file: DataFile) -> GroupIndex:
         """What a file's groups may hold. Raises ArchiveDamagedError."""

@@ -57,8 +57,8 @@ class History:
     def __init__(
         self, root: ArchiveRoot, clock: Clock, read_token: Callable[[], str], cache_bytes: int
     ) -> None:
-        self.archive = Archive(root, clock)
         self.cache = FileCache(root, cache_bytes)
+        self.archive = Archive(root, clock, self.cache.retain)
         self.metrics = Metrics(self.cache)
         self.clock = clock
         self._read_token = read_token

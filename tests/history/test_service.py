@@ -1,6 +1,7 @@
 """The service answers pages as the gateway writes them, to those who have its token, and changes nothing."""
 
 import asyncio
+import json
 import shutil
 import stat
 import subprocess
@@ -141,15 +142,28 @@ def test_another_archive_in_the_same_folder_is_read_as_it_is(
     assert wait_for(lambda: served.page("orders", GENERATION, end="9-3"), 200).ids == ["1-0", "2-0"]
 
 
-def test_a_table_with_columns_of_a_later_version_is_refused_in_words(maker: Maker, serve: Serve) -> None:
-    """By a service that runs, and by one that starts."""
-    maker.batch({"orders": ["1-0"]})
+def test_a_table_that_another_program_has_changed_is_read_or_refused_in_words(
+    maker: Maker, serve: Serve
+) -> None:
+    """By a service that runs, and by one that starts: rows that are gone are, a column that may be null is
+    ignored, and one that must have a value is of a version to come.
+    """
+    maker.batch({"orders": ["1-0", "2-0", "3-0"]})
     served = serve().start()
-    assert served.page("orders", GENERATION).ids == ["1-0"]
+    assert served.page("orders", GENERATION).ids == ["1-0", "2-0", "3-0"]
     table = DeltaTable(maker.root.url)
-    table.alter.add_columns([Field("later", PrimitiveType("string"))])
+    table.delete("id = '2-0'")
+    table.alter.add_columns([Field("note", PrimitiveType("string"))])
+    wait_for(lambda: served.page("orders", GENERATION, end="9-1"), 200)
+    maker.table.refresh()
+    deadline = time.monotonic() + 20
+    while served.get("/healthz").json["version"] < maker.table.version:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert served.page("orders", GENERATION).ids == ["1-0", "3-0"]
+    _require_a_value(maker, "note")
     refused = wait_for(lambda: served.page("orders", GENERATION, end="9-0"), 503)
-    assert "columns that this version does not know (later)" in refused.json["detail"]
+    assert "must have a value (note)" in refused.json["detail"]
     starting = subprocess.run(
         [sys.executable, "-m", "weir", "history", "serve", "--archive", maker.root.base],
         capture_output=True,
@@ -174,6 +188,19 @@ def test_a_file_that_is_missing_is_named_until_it_is_back(maker: Maker, serve: S
     assert f"{file.name} is missing, and the table counts on it: restore it" in refused.json["detail"]
     away.rename(file)
     assert served.page("orders", GENERATION, after="1-0").ids == ["2-0"]
+
+
+def _require_a_value(maker: Maker, column: str) -> None:
+    """Change the table's schema as deltalake does not let one."""
+    log = Path(maker.root.path("_delta_log"))
+    names = sorted(log.glob("*.json"))
+    stored = [line for name in names for line in name.read_text().splitlines() if '"metaData"' in line]
+    action = json.loads(stored[-1])
+    schema = json.loads(action["metaData"]["schemaString"])
+    for field in schema["fields"]:
+        field["nullable"] = field["nullable"] and field["name"] != column
+    action["metaData"]["schemaString"] = json.dumps(schema)
+    (log / f"{len(names):020d}.json").write_text(json.dumps(action) + "\n")
 
 
 def wait_for(ask: Callable[[], Answer], status: int) -> Answer:

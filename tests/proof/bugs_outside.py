@@ -13,9 +13,10 @@ _QUERY, _LIMITER = "app/http/query.py", "app/auth/rate_limiter.py"
 _SUBSCRIPTIONS, _TRANSACTION = "app/doors/resp/subscriptions.py", "app/doors/resp/transaction.py"
 _FRAMES, _REPLIES = "app/doors/websocket/frame_reader.py", "engine/cluster/replies.py"
 _IDS, _RANGES = "spark/pyspark_weir/ids.py", "spark/pyspark_weir/table/ranges.py"
-_FILTERS = "spark/pyspark_weir/filters.py"
+_FILTERS, _PARQUET = "spark/pyspark_weir/filters.py", "spark/pyspark_weir/table/parquet.py"
 
 _SESSIONS: Final = "tests/app/resp/test_sessions.py"
+_DAMAGES: Final = "tests/spark/test_damaged_bytes.py"
 _SPARK_IDS: Final = "tests/spark/test_ids.py"
 _TABLE: Final = "tests/spark/table/test_table_ranges.py"
 _PUSHDOWN: Final = "tests/spark/test_source_pushdown.py"
@@ -161,6 +162,26 @@ OUTSIDE: Final[dict[str, tuple[Edit, str]]] = {
     "a batch that is archived already archived again": (
         Edit(_RANGES, "if batch.number > self.queries", "if batch.number >= self.queries"),
         _TABLE,
+    ),
+    "pages of an archive read unchecked": (
+        Edit(_PARQUET, "page_checksum_verification=True", "page_checksum_verification=False"),
+        _DAMAGES,
+    ),
+    "footers of an archive read unchecked": (
+        Edit(_PARQUET, "if is_checked and seal != _seal(footer)", "if is_checked and seal == footer"),
+        _DAMAGES,
+    ),
+    "trimmed upon a count": (
+        Edit("spark/pyspark_weir/jobs/trim.py", "if part.fault is not None:", "if part.fault == '':"),
+        "tests/spark/test_trim.py",
+    ),
+    "features of Delta's not looked at": (
+        Edit("spark/pyspark_weir/table/log.py", "if unknown:\n", "if len(unknown) > 9:\n"),
+        "tests/spark/table/test_table_features.py",
+    ),
+    "what is erased still counted": (
+        Edit(_RANGES, "self.erased.get(key, 0) + one.rows", "self.erased.get(key, 0)"),
+        "tests/spark/test_erasure.py",
     ),
     "rows left out where null is compared": (
         Edit(_FILTERS, "None if None in values or not values", "None if not values"),

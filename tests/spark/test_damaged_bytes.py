@@ -27,6 +27,7 @@ from pyspark_weir.jobs.replay_plan import Replay, ReplayRange, archive_spans
 from pyspark_weir.jobs.verify import verify
 from pyspark_weir.table import deletions
 from pyspark_weir.table.compaction import CompactionRules, Merge, compact, try_rewrite, unchecked
+from pyspark_weir.table.erasure import Erasure, accept_foreign, find
 from pyspark_weir.table.files import DataFile, prove
 from pyspark_weir.table.log import commit_name
 from pyspark_weir.table.parquet import read_footer
@@ -88,6 +89,15 @@ def _by_a_comparison(table: ArchiveTable, file: DataFile) -> Found:
     return [one for rows in read for one in rows.to_pylist()]
 
 
+def _by_an_erasure(table: ArchiveTable, _file: DataFile) -> Found:
+    return [one.rows for one in find(table, Erasure("orders", fields=(("n", b"1"),))).tallies.values()]
+
+
+def _by_an_acceptance(table: ArchiveTable, _file: DataFile) -> Found:
+    """It lacks nothing."""
+    return [str(accept_foreign(table, dry_run=True))]
+
+
 def _by_a_count(table: ArchiveTable, file: DataFile) -> Found:
     """Of a part of the file, so that its statistics do not answer."""
     prove(table.root, file)
@@ -131,6 +141,8 @@ READERS: Final[dict[str, Callable[[ArchiveTable, DataFile], Found]]] = {
         _by_a_compaction,
         _by_a_comparison,
         _by_a_count,
+        _by_an_acceptance,
+        _by_an_erasure,
         _by_a_scan,
         _by_history,
         _by_history_backwards,

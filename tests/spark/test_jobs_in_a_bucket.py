@@ -86,6 +86,8 @@ def test_upkeep_of_an_archive_in_a_bucket(server: Server) -> None:
     assert upto == ids.parse("40-0")
     assert "0 files deleted" in weir("vacuum", url).stderr
     assert entries_in(maker.table) == before
+    assert "1 entries erased" in weir("erase", url, "--stream", STREAM, "--ids", "3-0").stderr
+    assert len(entries_in(maker.table)) == len(NUMBERS) - 1
 
 
 def test_an_option_wins_over_the_environment(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""`weir-spark archive`, and what keeps an archive: `trim`, `verify`, `compact`, `vacuum`.
+"""`weir-spark archive`, and what keeps an archive: `trim`, `verify`, `compact`, `vacuum`, `erase`.
 
 Knows: their parameters, how results look. Must never know: how a job does its work.
 """
@@ -15,13 +15,15 @@ from pyspark_weir.errors import OptionError
 from weir.cli.options import duration_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from pyspark_weir.gateway import GatewayAccess, GatewayClient
     from pyspark_weir.jobs.trim import TrimProposal, TrimRules
     from pyspark_weir.jobs.verify import VerifyReport
     from pyspark_weir.progress import BatchProgress
     from pyspark_weir.running import QueryRun
+    from pyspark_weir.table.erasure import Erasure
+    from pyspark_weir.table.ranges import StreamKey
     from pyspark_weir.table.root import ArchiveRoot
 
 _EVERY_MS_DEFAULT: Final = 1_000
@@ -308,7 +310,7 @@ def compact(options: CompactArguments) -> None:
     anew = unchecked(table) if options.add_checksums else frozenset()
     rules = CompactionRules(target_bytes=options.target_mb * _MB, anew=anew)
     if options.dry_run:
-        found = merges(table.files(), rules)
+        found = merges(table.files(), rules, table.columns)
         rows = [{"date": one.day, "files": len(one.files), "bytes": one.size} for one in found]
         output.rows(rows, ("date", "files", "bytes"), as_json=options.as_json)
         return
@@ -342,3 +344,94 @@ def vacuum(options: VacuumArguments) -> None:
     output.rows([{"path": path} for path in paths], ("path",), as_json=options.as_json)
     if not options.as_json:
         output.say(f"{len(paths):,} files {'would be ' if options.dry_run else ''}deleted")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EraseArguments(arguments.RootArguments):
+    """Which entries are erased."""
+
+    stream: Annotated[str | None, typer.Option(metavar="NAME", help="the stream, in all its generations")] = (
+        None
+    )
+    generation: Annotated[str | None, typer.Option(help="only of this generation of the stream")] = None
+    ids: Annotated[
+        list[str] | None,
+        typer.Option(metavar="A,B", help="entries with these IDs; @FILE has one a line; repeatable"),
+    ] = None
+    where: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="entries with this field; repeatable: with all of them"),
+    ] = None
+    accept_foreign: Annotated[
+        bool,
+        typer.Option("--accept-foreign", help="accept, once, what another program has deleted or changed"),
+    ] = False
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="only show what would be erased")] = False
+
+    def erasure(self) -> "Erasure":
+        """Which entries are meant. Raises OptionError."""
+        from pyspark_weir import ids
+        from pyspark_weir.table.erasure import Erasure
+
+        if self.stream is None:
+            raise OptionError("no stream is named: --stream NAME, with --ids or --where")
+        if bool(self.ids) == bool(self.where):
+            raise OptionError("name entries with --ids A,B or with --where NAME=VALUE, and not with both")
+        texts = [text for given in self.ids or () for text in _ids_in(given)]
+        fields = [one.partition("=") for one in self.where or ()]
+        for name, equals, value in fields:
+            if not equals:
+                raise OptionError(f"--where {name}{value}: write it as --where name=value")
+        return Erasure(
+            stream=self.stream,
+            generation=self.generation,
+            ids=frozenset(ids.parse(text) for text in texts),
+            fields=tuple((name, value.encode()) for name, _, value in fields),
+        )
+
+
+def _ids_in(given: str) -> "tuple[str, ...]":
+    if not given.startswith("@"):
+        return arguments.names(given)
+    from pathlib import Path
+
+    return arguments.names(Path(given[1:]).read_text().replace("\n", ","))
+
+
+def erase(options: EraseArguments) -> None:
+    """Erase entries for good, as somebody may ask for: files that hold them are written anew without them.
+
+    The files before hold them until `vacuum`, and are named. What the gateway still has stays there. With
+    --accept-foreign, what another program has deleted or changed in the table counts as erased from then on.
+    """
+    from pyspark_weir.table.cleaning import open_repaired
+    from pyspark_weir.table.erasure import accept_foreign, find
+    from pyspark_weir.table.erasure import erase as erased_from
+
+    if options.accept_foreign:
+        if options.stream or options.ids or options.where:
+            raise OptionError("--accept-foreign is about the whole archive: name neither stream nor entries")
+        changed = accept_foreign(open_repaired(options.archive()), dry_run=options.dry_run)
+        _say_erased(options, {key: one.rows for key, one in changed.items()}, "accepted as erased")
+        return
+    wanted = options.erasure()
+    table = open_repaired(options.archive())
+    done = find(table, wanted) if options.dry_run else erased_from(table, wanted)
+    counts = {key: one.rows for key, one in done.tallies.items()}
+    _say_erased(options, counts, "erased", [file.path for file in done.files])
+
+
+def _say_erased(
+    options: EraseArguments, counts: "Mapping[StreamKey, int]", what: str, paths: "Sequence[str]" = ()
+) -> None:
+    would = "would be " if options.dry_run else ""
+    rows = [{**key._asdict(), "entries": count} for key, count in sorted(counts.items())]
+    output.rows(rows, ("gateway", "stream", "generation", "entries"), as_json=options.as_json)
+    output.rows([{"path": path} for path in paths], ("path",), as_json=options.as_json)
+    if options.as_json:
+        return
+    output.say(f"{sum(counts.values()):,} entries {would}{what}")
+    if paths and not options.dry_run:
+        output.say(
+            f"{len(paths):,} files hold them until `weir-spark vacuum` deletes these, seven days from now"
+        )

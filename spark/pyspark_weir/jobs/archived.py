@@ -35,10 +35,10 @@ from pyspark.sql.types import StructType
 from pyspark_weir import ids
 from pyspark_weir.errors import ArchiveError, PipelineError
 from pyspark_weir.filters import Compare, Comparison, PushedFilters, comparison_of
-from pyspark_weir.table import deletions, digest
+from pyspark_weir.table import deletions
 from pyspark_weir.table.files import DataFile, write_completed
 from pyspark_weir.table.log import storage_failures
-from pyspark_weir.table.ranges import BatchRanges, StreamKey, Tally
+from pyspark_weir.table.ranges import BatchRanges, StreamKey, Tally, add_tallies
 from pyspark_weir.table.reading import scan, tally
 from pyspark_weir.table.root import ArchiveRoot
 from pyspark_weir.table.schema import SCHEMA, all_of, complete, id_key
@@ -292,7 +292,7 @@ class ArchiveWriter(DataSourceArrowWriter):
         for part in _joined(iterator):
             rows = complete(_to_given(part, keys))
             files += write_completed(self._root, rows)
-            _add(tallies, tally(rows))
+            add_tallies(tallies, tally(rows))
         return Written(tuple(files), tallies)
 
     @storage_failures()
@@ -301,7 +301,7 @@ class ArchiveWriter(DataSourceArrowWriter):
         written = [one for one in messages if isinstance(one, Written)]
         tallies: dict[StreamKey, Tally] = {}
         for one in written:
-            _add(tallies, one.tallies)
+            add_tallies(tallies, one.tallies)
         ranges = tuple(
             one._replace(rows=tallies[one.key].rows if one.key in tallies else 0)
             for one in self._moved.ranges
@@ -310,12 +310,6 @@ class ArchiveWriter(DataSourceArrowWriter):
         moved = replace(self._moved, ranges=ranges, digests=digests)
         files = tuple(file for one in written for file in one.files)
         ArchiveTable.open(self._root).commit(Batch(moved, files))
-
-
-def _add(tallies: dict[StreamKey, Tally], more: Mapping[StreamKey, Tally]) -> None:
-    for key, one in more.items():
-        before = tallies.get(key, Tally(0, digest.NONE))
-        tallies[key] = Tally(before.rows + one.rows, digest.plus(before.digest, one.digest))
 
 
 def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:

@@ -57,6 +57,15 @@ class Compared(NamedTuple):
         return None if key is None else f"{id_of_key(key.decode())} {why}"
 
 
+def hint_of_erased(table: ArchiveTable, key: StreamKey) -> str:
+    """Why an archive may lack what the gateway has, and the remedy; empty where nothing was erased."""
+    count = table.erased().get(key, 0)
+    what = (
+        f"; {count} entries were erased from the archive: delete them in the gateway too, with `weir delete`"
+    )
+    return what if count else ""
+
+
 def compare_entries(
     table: ArchiveTable, gateway: GatewayClient, key: StreamKey, after: EntryId, upto: EntryId
 ) -> Iterator[Compared]:

@@ -14,7 +14,7 @@ from pyspark_weir import ids
 from pyspark_weir.errors import ArchiveDamagedError, ArchiveError, RefusedError
 from pyspark_weir.gateway import Answer, GatewayClient, PlannedRange, PlanQuery, of_one_call
 from pyspark_weir.ids import EntryId
-from pyspark_weir.jobs.comparing import compare_entries
+from pyspark_weir.jobs.comparing import compare_entries, hint_of_erased
 from pyspark_weir.table.deletions import record
 from pyspark_weir.table.files import DataFile, prove
 from pyspark_weir.table.ranges import StreamKey, gaps
@@ -182,7 +182,8 @@ def _find_deleted(table: ArchiveTable, gateway: GatewayClient, one: TrimProposal
     after, upto = ids.previous_id(ids.parse(one.first)), ids.parse(one.upto)
     for part in compare_entries(table, gateway, one.key, after, upto):
         if part.fault is not None:
-            raise ArchiveDamagedError(f"{part.fault}: run verify --deep")
+            hint = hint_of_erased(table, one.key)
+            raise ArchiveDamagedError(f"{part.fault}{hint or ': run verify --deep'}")
         yield from (id_of_key(key.decode()) for key in part.archived.tolist())
 
 
@@ -216,7 +217,7 @@ class _Planner:
         found: list[TrimProposal] = []
         for stream, key in keys.items():
             if key in compared:
-                found.append(_compare(key, *compared[key], archived[key]))
+                found.append(_compare(key, *compared[key], archived[key], hint_of_erased(self._table, key)))
             elif stream in whole and whole[stream].generation != key.generation:
                 found.append(_other_generation(key, whole[stream]))
             else:
@@ -281,7 +282,9 @@ def _settled_bound(shown: Answer | None) -> Bound:
     return Bound(ids.ZERO if shown is None else ids.parse(shown["archived_up_to"]), _SETTLED)
 
 
-def _compare(key: StreamKey, bound: Bound, found: PlannedRange, archived: int | str) -> TrimProposal:
+def _compare(
+    key: StreamKey, bound: Bound, found: PlannedRange, archived: int | str, hint: str
+) -> TrimProposal:
     upto = str(bound.upto)
     if not found.count or found.first is None:
         return TrimProposal(key, upto, bound.why)
@@ -290,8 +293,8 @@ def _compare(key: StreamKey, bound: Bound, found: PlannedRange, archived: int | 
     refused = None
     if archived < found.count:
         refused = (
-            f"the gateway holds {found.count} entries up to {upto}, the archive {archived} of them: "
-            "run verify to see which are missing"
+            f"the gateway holds {found.count} entries up to {upto}, the archive {archived} of them"
+            f"{hint or ': run verify to see which are missing'}"
         )
     return TrimProposal(key, upto, bound.why, found.count, archived, found.first, refused)
 

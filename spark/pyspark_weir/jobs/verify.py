@@ -14,11 +14,12 @@ from pyspark_weir import ids
 from pyspark_weir.errors import ArchiveError
 from pyspark_weir.gateway import GatewayClient, PlannedRange, PlanQuery, of_one_call
 from pyspark_weir.ids import EntryId
-from pyspark_weir.jobs.comparing import compare_entries
+from pyspark_weir.jobs.comparing import compare_entries, hint_of_erased
 from pyspark_weir.table import digest
+from pyspark_weir.table.cleaning import ACCEPT, foreign_changes
 from pyspark_weir.table.files import DataFile, prove
 from pyspark_weir.table.merging import check_sorted
-from pyspark_weir.table.ranges import Range, StreamKey, gaps
+from pyspark_weir.table.ranges import StreamKey, gaps
 from pyspark_weir.table.reading import count, ids_of, read_whole, repeated, spans, tally
 from pyspark_weir.table.schema import SORTED_BY, id_key, id_of_key
 from pyspark_weir.table.table import ArchiveTable
@@ -78,7 +79,12 @@ def verify(table: ArchiveTable, gateways: Mapping[str, GatewayClient], *, deep: 
     stored = _ArchivedFiles(table, deep=deep)
     for _day, own in groupby(files, key=lambda file: file.date):
         findings += stored.day_findings(list(own))
-    findings += _count_findings(ranges, stored.rows)
+    hint = ""
+    if changes := foreign_changes(table):
+        findings.append(Finding(table.root.url, changes))
+    elif not findings:
+        hint = f"; if another program has removed them, {ACCEPT} accepts that"
+    findings += _count_findings(table.rows(), stored.rows, hint)
     findings += stored.digest_findings()
     deleted = compared = undigested = 0
     by_gateway: dict[str, dict[str, StreamKey]] = defaultdict(dict)
@@ -113,19 +119,15 @@ def verify(table: ArchiveTable, gateways: Mapping[str, GatewayClient], *, deep: 
     )
 
 
-def _count_findings(ranges: Sequence[Range], rows: Mapping[StreamKey, int]) -> Iterator[Finding]:
-    committed = _rows_by_stream(ranges)
+def _count_findings(
+    committed: Mapping[StreamKey, int], rows: Mapping[StreamKey, int], hint: str
+) -> Iterator[Finding]:
     for key in sorted(committed.keys() | rows.keys()):
         found = rows.get(key, 0)
-        if found != committed[key]:
-            yield Finding(str(key), f"{committed[key]} entries were committed, the files hold {found}")
-
-
-def _rows_by_stream(ranges: Sequence[Range]) -> dict[StreamKey, int]:
-    found: dict[StreamKey, int] = defaultdict(int)
-    for one in ranges:
-        found[one.key] += one.rows
-    return found
+        expected = committed.get(key, 0)
+        if found != expected:
+            fewer = hint if found < expected else ""
+            yield Finding(str(key), f"{expected} entries were committed, the files hold {found}{fewer}")
 
 
 class _ArchivedFiles:
@@ -184,7 +186,7 @@ class _ArchivedFiles:
         """Where entries are as many as were committed, and others."""
         if not self._deep:
             return
-        committed = _rows_by_stream(self._table.ranges())
+        committed = self._table.rows()
         for key, one in sorted(self._digests.items()):
             if self._found[key] != one.value and self.rows[key] == committed[key]:
                 yield Finding(str(key), f"its entries after {one.after} are not those that were committed")
@@ -265,7 +267,8 @@ class _Streams:
                 yield Finding(
                     str(key),
                     f"the gateway holds {seen.count} entries from {seen.first} to {self._uptos[key]}, "
-                    f"the archive {archived[key]}: {seen.count - archived[key]} are missing",
+                    f"the archive {archived[key]}: {seen.count - archived[key]} are missing"
+                    f"{hint_of_erased(self._table, key)}",
                 )
             self.deleted += max(0, archived[key] - seen.count)
 
@@ -276,5 +279,5 @@ class _Streams:
             digested = None if known is None else part.same > id_key(known.after).encode()
             self.undigested += len(part.same if digested is None else part.same[~digested])
             if part.fault is not None:
-                yield Finding(str(key), part.fault)
+                yield Finding(str(key), f"{part.fault}{hint_of_erased(self._table, key)}")
                 return

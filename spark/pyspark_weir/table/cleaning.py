@@ -154,11 +154,26 @@ def _agree(table: ArchiveTable, versions: list[int]) -> bool:
         return False
     rows = sum(file.rows for file in table.files())
     for one in found:
-        if one != found[0] or one is None or sum(span.rows for span in one) != rows:
+        if one != found[0] or one is None or sum(one.rows().values()) != rows:
             raise ArchiveDamagedError(
-                f"{ranges.FOLDER}/ and the log disagree about what {table.root.url} holds: run verify"
+                f"{ranges.FOLDER}/ and the log disagree about what {table.root.url} holds: "
+                f"{foreign_changes(table) or 'run verify'}"
             )
     return True
+
+
+ACCEPT: Final = "`weir-spark erase ROOT --accept-foreign`"
+
+
+def foreign_changes(table: ArchiveTable) -> str:
+    """What other programs have changed, and the remedy; empty where there is nothing."""
+    known = [f"version {version} ({what})" for version, what in sorted(table.foreign().items())]
+    if not known:
+        return ""
+    return (
+        f"another program has changed entries in {', '.join(known)}: restore an earlier version, or accept "
+        f"that with {ACCEPT}; `weir-spark erase` is the way to erase entries"
+    )
 
 
 def _older_names(table: ArchiveTable, before_ms: int) -> list[str]:

@@ -51,10 +51,12 @@ class CompactionRules:
 
 @dataclass(frozen=True)
 class Merge:
-    """Files of one day that become fewer."""
+    """Files of one day that become fewer; they keep these `columns`, and the rows that `keep` leaves."""
 
     day: date | None
     files: tuple[DataFile, ...]
+    columns: pa.Schema = IN_FILES
+    keep: Callable[[pa.Table], pa.Table] | None = None
 
     @property
     def size(self) -> int:
@@ -69,7 +71,7 @@ class Merged:
     added: tuple[DataFile, ...]
 
 
-def merges(files: Sequence[DataFile], rules: CompactionRules) -> list[Merge]:
+def merges(files: Sequence[DataFile], rules: CompactionRules, columns: pa.Schema = IN_FILES) -> list[Merge]:
     """Which files to merge: the small ones of each day, in the order in which they were written. Before that,
     each file that is to be written anew, and each that another program has written, to sort it.
 
@@ -79,9 +81,9 @@ def merges(files: Sequence[DataFile], rules: CompactionRules) -> list[Merge]:
     apart = {file.path for file in alone}
     small = [file for file in files if file.path not in apart and file.size < rules.target_bytes // 2]
     ordered = sorted(small, key=lambda file: (file.date or date.max, file.written_ms, file.path))
-    found = [Merge(file.date, (file,)) for file in alone]
+    found = [Merge(file.date, (file,), columns) for file in alone]
     for day, own in groupby(ordered, key=lambda file: file.date):
-        found += [Merge(day, some) for some in _sets(list(own), rules.memory_bytes) if len(some) > 1]
+        found += [Merge(day, some, columns) for some in _sets(list(own), rules.memory_bytes) if len(some) > 1]
     return found
 
 
@@ -120,7 +122,7 @@ def compact(table: ArchiveTable, rules: CompactionRules, rewrite: Rewrite | None
     chosen_rewrite = rewrite or (lambda some: ((one, try_rewrite(table.root, one, rules)) for one in some))
     lost = 0
     table.refresh()
-    while chosen := merges(table.files(), rules):
+    while chosen := merges(table.files(), rules, table.columns):
         for one, added in chosen_rewrite(chosen):
             try:
                 if isinstance(added, ArchiveDamagedError):
@@ -146,12 +148,13 @@ def _is_replaced(table: ArchiveTable, one: Merge) -> bool:
 def try_rewrite(root: ArchiveRoot, one: Merge, rules: CompactionRules) -> Rewritten | ArchiveDamagedError:
     """Write the rows of a set into new files, which the disk holds then; no commit names them yet."""
     try:
-        return _rewrite(root, one, rules)
+        return rewrite(root, one, rules)
     except ArchiveDamagedError as error:
         return error
 
 
-def _rewrite(root: ArchiveRoot, one: Merge, rules: CompactionRules) -> Rewritten:
+def rewrite(root: ArchiveRoot, one: Merge, rules: CompactionRules) -> Rewritten:
+    """The same. Raises ArchiveDamagedError."""
     added = _merge(root, one, rules) if one.files[0].is_ours else _sort(root, one, rules)
     root.sync([file.path for file in added])
     for file in added:
@@ -163,8 +166,8 @@ def _sort(root: ArchiveRoot, one: Merge, rules: CompactionRules) -> list[DataFil
     """A file in any order as sorted ones, each as large as may be in memory; these are merged later."""
     (file,) = one.files
     added: list[DataFile] = []
-    for part in _parts(_entries(root, file, rules.memory_bytes // 4), rules.memory_bytes // 4):
-        with FileWriter(root, one.day, clock.wall_ms()) as writer:
+    for part in _parts(_entries(root, one, file, rules.memory_bytes // 4), rules.memory_bytes // 4):
+        with FileWriter(root, one.day, clock.wall_ms(), one.columns) as writer:
             writer.write(part.sort_by([(name, "ascending") for name in SORTED_BY]))
         added.append(writer.file)
     return added
@@ -184,24 +187,26 @@ def _parts(tables: Iterator[pa.Table], memory_bytes: int) -> Iterator[pa.Table]:
 
 def _merge(root: ArchiveRoot, one: Merge, rules: CompactionRules) -> list[DataFile]:
     share = rules.memory_bytes // (4 * len(one.files))
-    sources = [_entries(root, file, share) for file in one.files]
+    sources = [_entries(root, one, file, share) for file in one.files]
     rows, parts = sum(file.rows for file in one.files), -(-one.size // rules.target_bytes)
     edges = [rows * part // parts for part in range(1, parts)]
     added: list[DataFile] = []
     for _part, pieces in groupby(_split(merge(sources), edges), key=itemgetter(0)):
-        with FileWriter(root, one.day, clock.wall_ms()) as writer:
+        with FileWriter(root, one.day, clock.wall_ms(), one.columns) as writer:
             for _same, piece in pieces:
                 writer.write(piece)
         added.append(writer.file)
     return added
 
 
-def _entries(root: ArchiveRoot, file: DataFile, memory_bytes: int) -> Iterator[pa.Table]:
-    """All rows of a file, as many as were committed."""
+def _entries(root: ArchiveRoot, one: Merge, file: DataFile, memory_bytes: int) -> Iterator[pa.Table]:
+    """All rows of a file that are kept; it has as many as were committed."""
     rows = 0
-    for table in read_in_pieces(root, file.path, memory_bytes, IN_FILES):
+    for table in read_in_pieces(root, file.path, memory_bytes, one.columns):
         rows += table.num_rows
-        yield table
+        kept = table if one.keep is None else one.keep(table)
+        if kept.num_rows:
+            yield kept
     if rows != file.rows:
         raise ArchiveDamagedError(f"{file.path} has {rows} rows, not {file.rows}: restore it")
 

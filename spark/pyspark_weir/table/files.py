@@ -129,22 +129,26 @@ def write_file(root: ArchiveRoot, day: date | None, rows: pa.Table, now_ms: int)
 
 
 class FileWriter:
-    """A file of one day, written piece by piece with one row group in memory; `file` is there at the end."""
+    """A file of one day, written piece by piece with one row group in memory; `file` is there at the end. Its
+    `columns` are those of `schema.IN_FILES`, and perhaps others.
+    """
 
-    def __init__(self, root: ArchiveRoot, day: date | None, now_ms: int) -> None:
+    def __init__(
+        self, root: ArchiveRoot, day: date | None, now_ms: int, columns: pa.Schema = IN_FILES
+    ) -> None:
         folder = f"{DATE}={NO_DATE if day is None else day.isoformat()}"
         self._path = f"{folder}/{uuid.uuid4().hex}.parquet"
         self._day = day
         self._now_ms = now_ms
         self._stream = root.create(self._path)
-        self._parquet = CheckedWriter(self._stream, IN_FILES, SORTED_BY)
+        self._parquet = CheckedWriter(self._stream, columns, SORTED_BY)
         self._waiting: list[pa.Table] = []
         self._edges: list[tuple[Bounds, Bounds]] = []
         self._rows = self._ts_nulls = 0
         self.file: DataFile
 
     def write(self, rows: pa.Table) -> None:
-        """Add rows that come after those before, with the columns of `schema.IN_FILES`."""
+        """Add rows that come after those before."""
         fitting = ROW_GROUP_BYTES_MAX * rows.num_rows // max(1, rows.nbytes)
         step = max(1, min(fitting, ROW_GROUP_ROWS_MAX))
         for start in range(0, rows.num_rows, step):

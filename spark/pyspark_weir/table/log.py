@@ -27,6 +27,7 @@ from pyspark_weir.table.root import ArchiveRoot
 FOLDER: Final = "_delta_log"
 # The member of a commit's `commitInfo` that is ours.
 MEMBER: Final = "weir"
+FOREIGN: Final = "foreign"
 LAST_CHECKPOINT: Final = f"{FOLDER}/_last_checkpoint"
 _CHECKPOINT: Final = ".checkpoint.parquet"
 _DIGITS: Final = 20
@@ -190,7 +191,8 @@ def commit(
 
 
 def metadata_of(root: ArchiveRoot, version: int) -> dict[str, Any]:
-    """What a commit of ours says beside Delta's actions; nothing for others.
+    """What a commit of ours says beside Delta's actions. Of another program's that has changed rows, and has
+    not only put them into other files, its operation as FOREIGN.
 
     Raises ArchiveDamagedError where the commit is missing or cut short.
     """
@@ -204,7 +206,18 @@ def metadata_in(version: int, stored: bytes | None) -> dict[str, Any]:
     found = _actions(stored)
     if found is None:
         raise cut_short(commit_name(version))
-    return _ours(found) or {}
+    ours = _ours(found)
+    if ours is not None or not any(_changes_rows(action) for action in found):
+        return ours or {}
+    return {
+        FOREIGN: str(
+            next((info["operation"] for info in map(_info, found) if "operation" in info), "a change")
+        )
+    }
+
+
+def _changes_rows(action: Action) -> bool:
+    return any((action.get(kind) or {}).get("dataChange") for kind in ("add", "remove"))
 
 
 def cut_short(name: str) -> ArchiveDamagedError:

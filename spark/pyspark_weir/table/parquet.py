@@ -189,10 +189,15 @@ def read_matching(root: Folder, path: str, schema: pa.Schema, condition: Any = N
 
 
 def _matching(footer: Footer, schema: pa.Schema, condition: Any) -> Sequence[int]:  # noqa: ANN401 - the same
+    every = range(footer.metadata.num_row_groups)
     if condition is None:
-        return range(footer.metadata.num_row_groups)
+        return every
     fragment = ds.ParquetFileFormat().make_fragment(pa.py_buffer(footer.raw))
-    return [group.id for group in fragment.subset(condition, schema).row_groups]
+    try:
+        return [group.id for group in fragment.subset(condition, schema).row_groups]
+    except pa.ArrowNotImplementedError:
+        # Another program's types, which Arrow does not compare with ours.
+        return every
 
 
 def read_in_pieces(root: Folder, path: str, memory_bytes: int, schema: pa.Schema) -> Iterator[pa.Table]:

@@ -20,7 +20,7 @@ from pyspark_weir.errors import ArchiveDamagedError, RangeConflictError
 from pyspark_weir.ids import EntryId
 from pyspark_weir.offsets import Lost
 from pyspark_weir.table import digest
-from pyspark_weir.table.log import MEMBER
+from pyspark_weir.table.log import FOREIGN, MEMBER
 from pyspark_weir.table.parquet import read_table, write_table
 from pyspark_weir.table.root import ArchiveRoot
 
@@ -135,6 +135,10 @@ class Ranges:
         # Up to where streams had been trimmed when they were met; not known of what older versions have met.
         self.begins: dict[StreamKey, EntryId] = {}
         self.digests: dict[StreamKey, RangeDigest] = {}
+        # How many entries of the ranges were erased.
+        self.erased: dict[StreamKey, int] = {}
+        # What other programs have changed, by version, and nobody has accepted.
+        self.foreign: dict[int, str] = {}
         # The stream that moved last is last.
         self._spans: dict[StreamKey, list[Range]] = {}
 
@@ -150,8 +154,15 @@ class Ranges:
     def _compared(self) -> tuple[object, ...]:
         return (
             *(self.table_id, self.version, self.lease, self.queries),
-            *(self.lost, self.closed, self.begins, self.digests, list(self)),
+            *(self.lost, self.closed, self.begins, self.digests, self.erased, self.foreign, list(self)),
         )
+
+    def rows(self) -> dict[StreamKey, int]:
+        """How many entries of each stream there are: those of its ranges that were not erased."""
+        return {
+            key: sum(span.rows for span in spans) - self.erased.get(key, 0)
+            for key, spans in self._spans.items()
+        }
 
     def positions(self) -> dict[tuple[str, str], ArchivePosition]:
         return {
@@ -168,6 +179,21 @@ class Ranges:
         if "batch" in stored:
             self._fold(BatchRanges.of_metadata(stored))
         self.closed.update(StreamKey(*one) for one in stored.get("closed", ()))
+        if FOREIGN in stored:
+            self.foreign[version] = stored[FOREIGN]
+        if "erased" in stored:
+            self._fold_erased(
+                {StreamKey(*key): Tally(rows, int(text, 16)) for *key, rows, text in stored["erased"]}
+            )
+        accepted = stored.get("accepted", -1)
+        self.foreign = {one: what for one, what in self.foreign.items() if one > accepted}
+
+    def _fold_erased(self, erased: Mapping[StreamKey, Tally]) -> None:
+        for key, one in erased.items():
+            self.erased[key] = self.erased.get(key, 0) + one.rows
+            if key in self.digests:
+                known = self.digests[key]
+                self.digests[key] = known._replace(value=digest.minus(known.value, one.digest))
 
     def _fold(self, batch: BatchRanges) -> None:
         self.queries[batch.query] = max(batch.number, self.queries.get(batch.query, -1))
@@ -239,6 +265,8 @@ class Ranges:
         found.begins = _begins_of_json(about)
         for *key, after, value in about.get("digests", ()):
             found.digests[StreamKey(*key)] = RangeDigest(ids.parse(after), int(value, 16))
+        found.erased = {StreamKey(*key): rows for *key, rows in about.get("erased", ())}
+        found.foreign = dict(about.get(FOREIGN, ()))
         for row in stored.to_pylist():
             one = _range(list(row.values()))
             found._spans.setdefault(one.key, []).append(one)
@@ -261,6 +289,8 @@ class Ranges:
                     [*key, str(one.after), digest.to_text(one.value)]
                     for key, one in sorted(self.digests.items())
                 ],
+                "erased": [[*key, rows] for key, rows in sorted(self.erased.items())],
+                FOREIGN: sorted(self.foreign.items()),
             }
         )
         arrays = [pa.array(column, field.type) for column, field in zip(columns, _CACHED, strict=True)]
@@ -273,6 +303,18 @@ _CACHED: Final = pa.schema(
         ("rows", pa.int64()),
     ]
 )
+
+
+def add_tallies(tallies: dict[StreamKey, Tally], more: Mapping[StreamKey, Tally]) -> None:
+    """Count more entries in."""
+    for key, one in more.items():
+        before = tallies.get(key, Tally(0, digest.NONE))
+        tallies[key] = Tally(before.rows + one.rows, digest.plus(before.digest, one.digest))
+
+
+def erased_metadata(erased: Mapping[StreamKey, Tally]) -> dict[str, Any]:
+    """As a commit has it."""
+    return {"erased": [[*key, one.rows, digest.to_text(one.digest)] for key, one in sorted(erased.items())]}
 
 
 def gaps(ranges: Iterable[Range]) -> list[Range]:

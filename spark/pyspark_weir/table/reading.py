@@ -46,22 +46,24 @@ class Span(NamedTuple):
 
 def spans(root: ArchiveRoot, file: DataFile) -> Iterator[tuple[pa.Table, list[Span]]]:
     """A file's columns ENTRY_KEYS piece by piece, with what each piece holds. Raises ArchiveDamagedError."""
-    for piece in _in_order(file, read_in_pieces(root, file.path, _MEMORY_BYTES, _columns(ENTRY_KEYS))):
-        counted = piece.group_by(StreamKey._fields).aggregate(
-            [("id_key", "min"), ("id_key", "max"), ("id_key", "count")]
+    for piece in _in_order(file, read_in_pieces(root, file.path, _MEMORY_BYTES, columns_of(ENTRY_KEYS))):
+        yield piece, spans_of(piece)
+
+
+def spans_of(rows: pa.Table) -> list[Span]:
+    """What rows hold of each stream."""
+    counted = rows.group_by(StreamKey._fields).aggregate(
+        [("id_key", "min"), ("id_key", "max"), ("id_key", "count")]
+    )
+    return [
+        Span(
+            StreamKey(*(row[name] for name in StreamKey._fields)),
+            row["id_key_min"],
+            row["id_key_max"],
+            row["id_key_count"],
         )
-        yield (
-            piece,
-            [
-                Span(
-                    StreamKey(*(row[name] for name in StreamKey._fields)),
-                    row["id_key_min"],
-                    row["id_key_max"],
-                    row["id_key_count"],
-                )
-                for row in counted.to_pylist()
-            ],
-        )
+        for row in counted.to_pylist()
+    ]
 
 
 def _in_order(file: DataFile, pieces: Iterator[pa.Table]) -> Iterator[pa.Table]:
@@ -158,7 +160,7 @@ def entries_of(
     columns: Iterable[str],
 ) -> Iterator[pa.Table]:
     """Columns of a stream's entries in `(after, upto]`, in order. Raises ArchiveError."""
-    wanted = _columns((*ENTRY_KEYS, *columns))
+    wanted = columns_of((*ENTRY_KEYS, *columns))
     chosen = sorted(
         (file for file in files if may_hold(file, key, after, upto)),
         key=lambda file: (file.low.id_key, file.path),
@@ -218,7 +220,7 @@ def _names(bounds: Bounds) -> StreamKey:
     return StreamKey(bounds.gateway, bounds.stream, bounds.generation)
 
 
-def _columns(names: Iterable[str]) -> pa.Schema:
+def columns_of(names: Iterable[str]) -> pa.Schema:
     """These columns of files."""
     return pa.schema([IN_FILES.field(name) for name in dict.fromkeys(names)])
 
@@ -235,7 +237,7 @@ def scan(root: ArchiveRoot, file: DataFile, condition: Any = None) -> Iterator[p
 def keys_in(root: ArchiveRoot, file: DataFile, selection: EntryFilter) -> dict[StreamKey, pa.Array]:
     """The selected `id_key`s of a file, ascending, by stream. Raises ArchiveDamagedError."""
     found: dict[StreamKey, list[pa.Array]] = {}
-    for table in read_matching(root, file.path, _columns(ENTRY_KEYS), condition_of(selection)):
+    for table in read_matching(root, file.path, columns_of(ENTRY_KEYS), condition_of(selection)):
         for row in table.group_by(StreamKey._fields).aggregate([]).to_pylist():
             keys = table.filter(condition_of(EntryFilter(**row)))["id_key"].combine_chunks()
             found.setdefault(StreamKey(**row), []).append(keys)

@@ -10,7 +10,7 @@ that version, the writer begins again. If it did not learn how a commit ended, i
 """
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Any, Final
@@ -42,13 +42,16 @@ from pyspark_weir.table.ranges import (
     RangeDigest,
     Ranges,
     StreamKey,
+    Tally,
+    erased_metadata,
 )
 from pyspark_weir.table.root import ArchiveRoot
-from pyspark_weir.table.schema import DATE, SCHEMA, all_of, id_key
+from pyspark_weir.table.schema import DATE, IN_FILES, SCHEMA, all_of, id_key
 
 # Constant: a commit's version in it is the archive's own number, never Spark's.
 BATCHES: Final = "weir-archive"
 COMPACTIONS: Final = "weir-archive/compaction"
+ERASURES: Final = "weir-archive/erasure"
 LEASES: Final = "weir-archive/lease"
 CLOSINGS: Final = "weir-archive/closed"
 # Vacuum deletes files that no commit names when they are older.
@@ -194,20 +197,55 @@ class ArchiveTable:
         Raises CommitConflictError where one of these does not count any more: begin again with a fresh table;
         ArchiveError where one still does.
         """
+        return self._exchange(COMPACTIONS, removed, added, {}, now_ms)
+
+    def erase(
+        self,
+        removed: Sequence[DataFile],
+        added: Sequence[DataFile],
+        erased: Mapping[StreamKey, Tally],
+        now_ms: int | None = None,
+    ) -> int:
+        """Commit files that hold the rows of others but for those that were `erased`; the new version. Their
+        digests are of what comes after where those of the table begin. Raises as `replace` does.
+        """
+        if self.delta.metadata().configuration.get("delta.appendOnly") == "true":
+            raise ArchiveError(
+                f"{self.root.url} has the property delta.appendOnly: take it off to erase entries"
+            )
+        return self._exchange(ERASURES, removed, added, erased, now_ms)
+
+    def accept(self, changed: Mapping[StreamKey, Tally]) -> bool:
+        """Commit that rows which other programs have removed or changed up to this version count as erased;
+        False where there is a later version.
+        """
+        return self._put(ERASURES, [], {**erased_metadata(changed), "accepted": self.version})
+
+    def _exchange(
+        self,
+        application: str,
+        removed: Sequence[DataFile],
+        added: Sequence[DataFile],
+        erased: Mapping[StreamKey, Tally],
+        now_ms: int | None,
+    ) -> int:
         now_ms = clock.wall_ms() if now_ms is None else now_ms
-        if sum(file.rows for file in removed) != sum(file.rows for file in added):
+        left_out = sum(one.rows for one in erased.values())
+        if sum(file.rows for file in removed) - left_out != sum(file.rows for file in added):
             raise ArchiveError("files would be replaced by others with more or fewer rows")
         _check_young(added, now_ms)
+        changes = bool(erased)
         actions: list[AddAction | RemoveAction] = [
-            *(_add(file, data_change=False) for file in added),
-            *(RemoveAction(file.path, False, now_ms, file.size, file.partition) for file in removed),  # noqa: FBT003
+            *(_add(file, data_change=changes) for file in added),
+            *(RemoveAction(file.path, changes, now_ms, file.size, file.partition) for file in removed),
         ]
+        metadata = erased_metadata(erased) if erased else {}
         for _attempt in range(_ATTEMPTS_MAX):
             self.refresh()
             if len(self._live(removed)) < len(removed):
-                raise CommitConflictError("another compaction has replaced one of these files")
+                raise CommitConflictError("another process has replaced one of these files")
             _check_there(self.root, added)
-            if self._put(COMPACTIONS, actions, {}):
+            if self._put(application, actions, metadata):
                 if still := self._live(removed):
                     raise ArchiveError(
                         f"{still[0].path} was removed, and still counts: another program has added it in a "
@@ -248,6 +286,10 @@ class ArchiveTable:
             key=lambda one: (one.date or date.max, one.low.gateway, one.low.stream, one.low.id_key, one.path),
         )
 
+    def paths(self) -> frozenset[str]:
+        """Where its files are."""
+        return frozenset(self._adds()["path"].to_pylist())
+
     def holds(self, moved: BatchRanges) -> bool:
         """Whether a batch was committed before. Raises RangeConflictError where another of its number was."""
         return self._known_ranges().holds(moved)
@@ -255,6 +297,18 @@ class ArchiveTable:
     def ranges(self) -> tuple[Range, ...]:
         """What the table holds of each stream: one range where nothing is missing; see `ranges.gaps`."""
         return tuple(self._known_ranges())
+
+    def rows(self) -> dict[StreamKey, int]:
+        """How many entries of each stream its files must hold."""
+        return self._known_ranges().rows()
+
+    def erased(self) -> dict[StreamKey, int]:
+        """How many entries of streams were erased, of those that its ranges count."""
+        return dict(self._known_ranges().erased)
+
+    def foreign(self) -> dict[int, str]:
+        """What other programs have changed in it, by version, and nobody has accepted."""
+        return dict(self._known_ranges().foreign)
 
     def lost(self) -> tuple[Lost, ...]:
         """What was gone before it was archived, which was accepted."""
@@ -337,6 +391,12 @@ class ArchiveTable:
         return known
 
     @property
+    def columns(self) -> pa.Schema:
+        """What files have: the archive's columns, and those that another program has added."""
+        others = (field for field in _arrow_schema(self.delta) if field.name not in SCHEMA.names)
+        return pa.schema([*IN_FILES, *others])
+
+    @property
     def table_id(self) -> str:
         """Another one where the folder holds another archive now."""
         return str(self.delta.metadata().id)
@@ -353,7 +413,7 @@ class ArchiveTable:
 
     def _live(self, files: Iterable[DataFile]) -> list[DataFile]:
         """Those that count at this version."""
-        paths = set(self._adds()["path"].to_pylist())
+        paths = self.paths()
         return [file for file in files if file.path in paths]
 
     def _adds(self) -> pa.Table:
@@ -388,16 +448,19 @@ def _digest(stored: bytes | None) -> bytes | None:
 
 
 def _check_schema(root: ArchiveRoot, delta: DeltaTable) -> None:
-    found = pa.schema(delta.schema().to_arrow())
-    if SCHEMA.equals(found):
-        return
-    if set(SCHEMA.names) < set(found.names):
-        unknown = ", ".join(name for name in found.names if name not in SCHEMA.names)
+    found = {field.name: field for field in _arrow_schema(delta)}
+    if any(field.name not in found or found[field.name].type != field.type for field in SCHEMA):
+        raise ArchiveError(f"{root.url} holds a Delta table that is no archive of Weir's")
+    unknown = [name for name, field in found.items() if name not in SCHEMA.names and not field.nullable]
+    if unknown:
         raise ArchiveError(
-            f"{root.url} has columns that this version does not know ({unknown}): use the version of Weir "
-            "that wrote it, or a newer one"
+            f"{root.url} has columns that this version does not know and that must have a value "
+            f"({', '.join(unknown)}): use the version of Weir that wrote it, or a newer one"
         )
-    raise ArchiveError(f"{root.url} holds a Delta table that is no archive of Weir's")
+
+
+def _arrow_schema(delta: DeltaTable) -> pa.Schema:
+    return pa.schema(delta.schema().to_arrow())
 
 
 def _check(batch: Batch) -> None:

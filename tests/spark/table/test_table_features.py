@@ -162,10 +162,11 @@ def test_every_command_of_an_archive_refuses_it(maker: Maker, tmp_path: Path, fe
     words = {
         "archive": [root.url, "--streams", "a", "--checkpoint", str(tmp_path / "c")],
         "replay": ["--from", root.url, "--job-id", "j", "--state", str(tmp_path / "s")],
+        "erase": [root.url, "--stream", "a", "--ids", "1-0"],
     }
     # A mirror reads gateways alone.
     commands = get_command(jobs).commands.keys() - {"mirror"}  # type: ignore[attr-defined] # it is a group
-    assert len(commands) >= 6
+    assert len(commands) >= 7
     for command in sorted(commands):
         refused = CliRunner().invoke(jobs, [command, *words.get(command, [root.url])])
         assert refused.exit_code == 1, (command, refused.output)
