@@ -142,8 +142,7 @@ def _clean_log(table: ArchiveTable, held: Held, before_ms: int) -> int:
         if number.isdecimal() and int(number) < before:
             table.root.delete(f"{log.FOLDER}/{name}")
             deleted += 1
-    # What is loaded reads commits that are gone.
-    table.refresh()
+    table.reload()
     return deleted
 
 

@@ -153,9 +153,12 @@ class ArchiveTable:
         """Be at the latest version. What a table costs to load grows with its files: one that has had no
         commit since is kept. Raises as `open`.
         """
-        if self._is_latest():
-            return
-        # Loaded anew: `update_incremental` keeps reading each commit since the first load, deleted ones too.
+        if not self._is_latest():
+            self.reload()
+
+    def reload(self) -> None:
+        """The same, loaded anew: what is loaded reads files of the log, which may be deleted by now."""
+        # `update_incremental` keeps reading each commit since the first load, deleted ones too.
         self.delta, self._tip = _load(self.root)
 
     def _is_latest(self) -> bool:

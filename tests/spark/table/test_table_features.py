@@ -7,7 +7,7 @@ Must never know: how these work.
 import asyncio
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,6 +30,7 @@ from pyspark_weir.table.cleaning import open_repaired
 from pyspark_weir.table.compaction import CompactionRules, compact
 from pyspark_weir.table.root import ArchiveRoot
 from pyspark_weir.table.table import ArchiveTable, EntryFilter
+from tests.server import Server
 from tests.spark.table.making import GENERATION, Maker, key_of, numbered
 
 ROOT: Final = Path(__file__).parents[3]
@@ -154,9 +155,19 @@ def test_recorded_deletions_are_a_table_too(maker: Maker, feature: str) -> None:
             use()
 
 
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Which is asked before anything else."""
+    with Server(tmp_path_factory.mktemp("gateway") / "weir-data") as running:
+        yield running
+
+
 @pytest.mark.parametrize("feature", ["deletionVectors", "rowTracking"])
-def test_every_command_of_an_archive_refuses_it(maker: Maker, tmp_path: Path, feature: str) -> None:
+def test_every_command_of_an_archive_refuses_it(
+    maker: Maker, tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch, feature: str
+) -> None:
     """Before Spark has started, and with a failure's exit code: those that are added later too."""
+    monkeypatch.setenv("WEIR_URL", server.url)
     root = maker.table.root
     upgrade(root, named(feature))
     words = {
