@@ -32,6 +32,7 @@ ALLOWED: Final = {
     "structlog passes these by position": ["logger"],
     "asyncio": ["eof_received"],
     "ssl": ["num_tickets"],
+    "pyspark_weir.table, as its first page has it": ["write_files"],
     "starlette": ["background", "get_route_handler"],
     "uvicorn": ["capture_signals"],
     "httptools": [
