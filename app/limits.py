@@ -166,7 +166,7 @@ class CommandLimits(msgspec.Struct, frozen=True, kw_only=True):
         if isinstance(command, Plan):
             # It knows no limit of bytes.
             return len(command.streams) * (_ROW_BYTES_MAX + command.parts * _ID_BYTES)
-        row = _ROWS.get(type(command))
+        row = by_type(_ROWS, command)
         if row is not None:
             rows, row_bytes = getattr(command, row.number, 1), _ROW_BYTES_MAX + row.entries * row_bytes
         elif isinstance(command, XRange | BoundedRead | XAutoClaim | XClaim):

@@ -193,6 +193,12 @@ def _extend(house: House) -> Command:
     return commands.Extend(stream=S, group="g", consumer=NAME, ids=deliver(house, LIMITS.lookups_max))
 
 
+@case(commands.XNack)
+def _give_back(house: House) -> Command:
+    ids_held = deliver(house, LIMITS.lookups_max)
+    return commands.XNack(stream=S, group="g", nack=commands.Nack(ids=ids_held, mode=commands.NackMode.FAIL))
+
+
 @case(commands.XAutoClaim)
 def _claim_idle(house: House) -> Command:
     deliver(house, 20, LONG)
