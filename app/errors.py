@@ -91,7 +91,7 @@ CODES: Final[dict[str, Code]] = {
     "starting": Code(503, "The gateway is starting", retry_after_s=1, close=4000),
     "restarting": Code(503, "The engine is being restarted after a fault", retry_after_s=1, close=4000),
     "draining": Code(503, "The gateway is shutting down", retry_after_s=1, close=4001),
-    "overloaded": Code(503, "Too many bytes wait to be sent or received", retry_after_s=1),
+    "overloaded": Code(503, "The gateway has no room for this now", retry_after_s=1),
     "storage_failed": Code(503, "The log cannot be written", retry_after_s=30),
     "entries_damaged": Code(500, "A part of the stream cannot be read from the disk"),
     "storage_full": Code(507, "The disk is full", retry_after_s=30),

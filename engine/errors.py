@@ -496,6 +496,12 @@ def storage_failed(*, is_unknown: bool = False) -> EngineError:
     )
 
 
+def not_read_now(reason: str) -> EngineError:
+    """A part of a stream could not be read from the disk, for want of something that is no part of it."""
+    detail = f"a part of this stream cannot be read from the disk now: {reason}"
+    return EngineError("overloaded", f"ERR {detail}", f"{detail}; try again soon")
+
+
 def run_damaged(first: str, last: str, behind: str) -> EngineError:
     """The part of a stream between these two, in a file of its own, cannot be read back; `behind` is the next
     ID.

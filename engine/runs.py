@@ -28,6 +28,7 @@ from msgspec.structs import replace
 from engine import entries, errors, ids
 from engine.ids import ID_BYTES
 from engine.nodes import SealedNode, Text, last_live_place, live_place
+from engine.remedies import PASSING, explain
 
 # Nodes of a run, and its bytes in the file: what one look into it reads.
 RUN_NODES_MAX: Final = 64
@@ -506,11 +507,20 @@ def refuse(run: Run) -> errors.EngineError:
 
 
 def parse(run: Run, read: Callable[[Run], bytes]) -> LoadedRun | DamagedRunError:
-    """Read a run, and verify each byte. May be called from any thread."""
+    """Read a run, and verify each byte. May be called from any thread. Raises EngineError where it can be
+    read, but not now.
+    """
     try:
         return verify(run, read(run))
     except OSError as error:
-        return DamagedRunError(error.strerror or str(error))
+        return unreadable(error)
+
+
+def unreadable(error: OSError) -> DamagedRunError:
+    """What a run is that the disk did not give. Raises EngineError where that is not for the disk."""
+    if error.errno in PASSING:
+        raise errors.not_read_now(explain(error)) from error
+    return DamagedRunError(explain(error))
 
 
 def verify(run: Run, content: bytes) -> LoadedRun | DamagedRunError:

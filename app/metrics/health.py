@@ -116,20 +116,22 @@ def _run_damaged(where: str) -> None:
 
 
 def _storing_failed(reason: str) -> None:
-    remedy = "make room on the disk of the data directory, or check it: cold entries stay in memory meanwhile"
+    remedy = "do what the reason says: cold entries stay in memory meanwhile"
     logs.get().error("cold entries could not be stored", reason=reason, remedy=remedy)
 
 
 def _log_failed(reason: str) -> None:
     """Log that the gateway is read-only, and the remedy."""
-    remedy = "check the disk, then restart the gateway: until then it takes no writes and answers 503"
+    remedy = (
+        "do what the reason says, then restart the gateway: until then it takes no writes and answers 503"
+    )
     logs.get().critical("the log has failed", reason=reason, remedy=remedy)
 
 
 def _rewrite_failed(reason: str, retry_s: float) -> None:
     remedy = (
-        "the log goes on: trim or delete until what is left fits on the disk once more, or enlarge "
-        "the disk, then POST /v1/admin/rewrite; for any reason but a full disk, check the disk"
+        "the log goes on: do what the reason says; on a full disk trim or delete until what is left fits on "
+        "it once more, or enlarge the disk; then POST /v1/admin/rewrite"
     )
     logs.get().error("a rewrite has failed", reason=reason, again_in_s=retry_s, remedy=remedy)
 
@@ -137,7 +139,8 @@ def _rewrite_failed(reason: str, retry_s: float) -> None:
 def _disk_log(clock: Clock) -> logs.FullLog:
     return logs.FullLog(
         clock.monotonic,
-        full="the disk is full: writes get 507 storage_full; reads, trims and deletes go on",
+        full="the disk is full: writes that find no room get 507 storage_full, large ones first; reads, "
+        "trims and deletes go on",
         room="there is room on the disk again: writes go on",
         remedy="make room on the disk of the data directory, or trim or delete here: the log is rewritten "
         "then, at the latest by POST /v1/admin/rewrite, and writes go on without a restart",

@@ -18,15 +18,12 @@ Salt = Callable[[], int]  # gives 32 random bits
 
 
 class PreparedSegment(NamedTuple):
-    """The file of a segment to come: empty, synced with its name, with room for `room_bytes`, which the disk
-    has or (`keeps_room`) keeps.
-    """
+    """The file of a segment to come: empty, synced with its name, with room for `room_bytes`."""
 
     number: int
     handle: Handle
     salt: int
     room_bytes: int
-    keeps_room: bool = True
 
 
 def free_name(storage: Storage, stem: str) -> str:
@@ -53,7 +50,7 @@ def prepare_segment(storage: Storage, number: int, salt: int, *, room_bytes: int
     prepared = PreparedSegment(number, handle, salt, room_bytes)
     try:
         if room_bytes:
-            prepared = prepared._replace(keeps_room=handle.preallocate(room_bytes))
+            handle.preallocate(room_bytes)
         handle.sync()
         storage.sync_directory()
     except BaseException:

@@ -189,7 +189,7 @@ def check_version(view: LogView, find_newer: FindNewer) -> None:
             if refused.newer:
                 raise
     for file in placed(view)[1]:
-        for frame in frames_of(view, file) if file.name in view.names() else ():
+        for frame in frames_of(view, file) if file.name in view.files() else ():
             damage = frame if isinstance(frame, Damage) else _newer_in(frame, find_newer)
             if damage is not None and damage.newer:
                 raise LogRefusedError.of(file.name, damage)

@@ -87,6 +87,7 @@ from engine.log.recovery import (
     remove_temporaries,
     settle,
 )
+from engine.remedies import explain
 from engine.storage import Handle, Storage
 
 RESERVE_BYTES = 8 << 20  # Enough for what a command may log beyond the room it asked for
@@ -162,17 +163,16 @@ class Log:
         self.staged_upto = self.written_upto = self.durable_upto = tail.segment.position + tail.length
         self._taken_upto = self.staged_upto
         self._reserved_upto = self.staged_upto
-        # Whether the disk keeps room for what it was asked for, rather than only having it.
-        self._keeps_room = True
         # Whether the last segment has no payload: a base can stand for everything before it as it is.
         self._is_fresh = False
-        # Whether commands must leave the disk's last room to a rewrite.
-        self._is_lent = False
+        # Whether commands must leave the disk's last room to a rewrite, until that ends.
+        self.is_lent = False
         # Whether the disk refused room, and the reserve has not been whole since.
         self.is_full = False
         self.ballast_bytes = 0
-        # Files that go; a disk may refuse even that.
+        # Files that go; a disk may refuse even that, and why it did.
         self._obsolete: list[str] = []
+        self._kept_because = ""
 
     @classmethod
     def open(
@@ -201,7 +201,7 @@ class Log:
                 return cls._open(storage, reserve_bytes, salt, on_progress)
         except OSError as error:
             storage.unlock()
-            raise LogRefusedError(error.filename or "data directory", error.strerror or str(error)) from error
+            raise LogRefusedError(error.filename or "data directory", explain(error)) from error
         except BaseException:
             storage.unlock()
             raise
@@ -305,8 +305,8 @@ class Log:
     def write(self, batch: FrameBatch) -> None:
         """Hand a batch to the system with one write. Blocks. An error poisons the log.
 
-        Raises `StorageFullError` where the disk has never kept room and has none now: then nothing of the
-        batch is in the file, and the next `take` returns it again.
+        Raises `StorageFullError` where the disk has no room, though it was asked for some: then nothing of
+        the batch is in the file, and the next `take` returns it again.
         """
         self._check_poison()
         assert batch.start == self.written_upto, "batches are written in the order they were taken"
@@ -326,8 +326,10 @@ class Log:
         with suppress(OSError):
             self._storage.truncate(batch.segment.name, batch.start - batch.segment.position)
             is_cut = True
-        if is_cut and not self._keeps_room and isinstance(error, OSError) and error.errno in _NO_ROOM:
+        if is_cut and isinstance(error, OSError) and error.errno in _NO_ROOM:
             self._ended.appendleft(batch)
+            # The cut has given back what was kept behind the end.
+            self._reserved_upto = batch.start
             self.is_full, self.stalled = True, _no_room(batch.segment, error)
             raise StorageFullError(self.stalled) from error
         raise self._poison("write", batch.segment, error) from error
@@ -402,7 +404,7 @@ class Log:
 
     def _poison(self, what: str, segment: Segment, error: BaseException) -> LogPoisonedError:
         """Remember the first failure. Never retry: a second sync may succeed although data was lost."""
-        self.poisoned = self.poisoned or f"{what} of {segment.name} failed: {error}"
+        self.poisoned = self.poisoned or f"{what} of {segment.name} failed: {explain(error)}"
         return LogPoisonedError(self.poisoned)
 
     def ensure_reserve(self, bytes_wanted: int = 0, *, makes_room: bool = False) -> None:
@@ -415,7 +417,7 @@ class Log:
         self._check_poison()
         reserve_bytes = self._reserve_bytes // 2 if makes_room else self._reserve_bytes
         needed_upto = self.staged_upto + bytes_wanted + reserve_bytes
-        if self._is_lent:
+        if self.is_lent:
             raise StorageFullError("what room there is on the disk is needed to rewrite the log")
         if self.stalled is not None:
             raise StorageFullError(self.stalled)
@@ -435,7 +437,7 @@ class Log:
 
     def restore_reserve(self) -> None:
         """After the disk was full: try to have the reserve again, and as much ahead of it."""
-        if self.is_full and not self._is_lent and self.stalled is None and self.poisoned is None:
+        if self.is_full and not self.is_lent and self.stalled is None and self.poisoned is None:
             with suppress(OSError):
                 self._preallocate(self.staged_upto + 2 * self._reserve_bytes)
                 self.is_full = False
@@ -449,7 +451,7 @@ class Log:
             raise StorageFullError(_no_room(self._segment, error)) from error
 
     def _preallocate(self, upto: int) -> None:
-        self._keeps_room &= self._handle.preallocate(upto - self._segment.position)
+        self._handle.preallocate(upto - self._segment.position)
         self._reserved_upto = max(self._reserved_upto, upto)
 
     # --- files ----------------------------------------------------------------------------------------------
@@ -521,18 +523,17 @@ class Log:
         self._staged.append(frame)
         self.staged_upto += len(frame)
         self._reserved_upto = position + prepared.room_bytes
-        self._keeps_room &= prepared.keeps_room
         self._is_fresh = True
         self.is_full = self.is_full or prepared.room_bytes < 2 * self._reserve_bytes
         return position
 
     def begin_rewrite(self) -> None:
         """On a full disk let no command take of the room that the base needs, until `end_rewrite`."""
-        self._is_lent = self.is_full
+        self.is_lent = self.is_full
 
     def end_rewrite(self) -> None:
         """Let commands have the reserve again, if there is room for it."""
-        self._is_lent = False
+        self.is_lent = False
         if self.poisoned is None:
             with suppress(StorageFullError):
                 self.ensure_bare_reserve()
@@ -623,9 +624,11 @@ class Log:
         self._remove_obsolete()
 
     @property
-    def leftovers(self) -> Sequence[str]:
-        """Files that belong to the log no more, and that could not be removed."""
-        return tuple(self._obsolete)
+    def leftovers(self) -> str:
+        """Which files belong to the log no more and could not be removed, and why; else empty."""
+        if not self._obsolete:
+            return ""
+        return f"{', '.join(self._obsolete)} could not be removed: {self._kept_because}"
 
     def _discard_unnamed(self, base: Base) -> None:
         """Remove the base, if its manifest did not even get its name: no power cut can bring it there."""
@@ -638,11 +641,13 @@ class Log:
         """Remove what no manifest names any more. What stays is tried again, at the latest by a start."""
         if not self._obsolete:
             return
-        with suppress(OSError):
+        try:
             while self._obsolete:  # the oldest first: a start knows the others by the newest of them
                 self._storage.unlink(self._obsolete[0])
                 del self._obsolete[0]
             self._storage.sync_directory()
+        except OSError as error:
+            self._kept_because = explain(error)
 
     def close(self, *, clean: bool = True, floor_ms: int | None = None) -> None:
         """Write and sync what is staged, put a clean mark behind it, and unlock. `floor_ms` is the floor for
@@ -696,4 +701,4 @@ class Log:
 
 
 def _no_room(segment: Segment, error: OSError) -> str:
-    return f"no room for {segment.name} to grow: {error.strerror}"
+    return f"no room for {segment.name} to grow: {explain(error)}"

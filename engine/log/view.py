@@ -63,9 +63,8 @@ class _Handle(Handle):
     def size(self) -> int:
         return self._file.size()
 
-    def preallocate(self, upto_bytes: int) -> bool:
+    def preallocate(self, upto_bytes: int) -> None:
         """Memory is not reserved."""
-        return False
 
     def close(self) -> None:
         """Nothing is held."""

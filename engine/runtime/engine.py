@@ -428,9 +428,16 @@ class Engine:
                 return self._each(call, done)
             return self._turn(call, done)
         except EngineError as refusal:
+            if self._may_wait(refusal, call.commands):
+                self._rewriter.wait(partial(self._let_in, call, done))
+                return None
             return Refused(refusal)
         except Exception as error:  # noqa: BLE001 - the caller gets an answer in any case
             return Refused(unexpected(call.origin, error))
+
+    def _may_wait(self, refusal: EngineError, commands: Sequence[Command]) -> bool:
+        """Whether commands that found no room on the disk run again behind a rewrite."""
+        return refusal.code == "storage_full" and self._rewriter.makes_wait(commands)
 
     def _take_back(self, command: Command) -> None:
         self.send(Call((command,)), lambda _: None)
@@ -517,6 +524,8 @@ class Engine:
                 next_ones = left[:1] if alone else left
                 ran = self._turns.run_each(next_ones, self._waits.waits_for, has_time, quotas, admit=alone)
             except EngineError as refusal:
+                if self._may_wait(refusal, left[:1]):
+                    break
                 replies.append(refusal)
                 continue
             except Exception as error:  # noqa: BLE001 - the caller gets an answer in any case
@@ -548,6 +557,8 @@ class Engine:
             elif self._waits.serving.must_wait_behind(commands[len(replies) :]):
                 yield self._waits.serving.wait_behind
                 let_in = True
+            elif self._rewriter.makes_wait(commands[len(replies) : len(replies) + 1]):
+                yield self._rewriter.wait
             else:
                 yield self._further.wait
             position = max(position, self._run_each(call, replies, let_in=let_in))
@@ -635,6 +646,9 @@ class Engine:
                     yield self._further.wait
                 ran = self._run((command,), before=reply)
             except EngineError as refusal:
+                if self._may_wait(refusal, (command,)):
+                    yield self._rewriter.wait
+                    continue
                 raise (errors.in_part(refusal) if has_begun else refusal) from None
             further: Reply | Blocked | Unfinished | EngineError = ran.replies[0]
             if not isinstance(further, Unfinished):
@@ -655,7 +669,13 @@ class Engine:
                 yield partial(self._fetcher.wait, unread, call.caller)
             else:
                 yield self._further.wait
-            ran = self._run(call.commands, before=unread, together=True, quotas=call.quotas)
+            try:
+                ran = self._run(call.commands, before=unread, together=True, quotas=call.quotas)
+            except EngineError as refusal:
+                if not self._may_wait(refusal, call.commands):
+                    raise
+                yield self._rewriter.wait
+                continue
             if not ran.replies or not isinstance(again := ran.replies[0], Unread):
                 return ran.replies, ran.position
             unread = again

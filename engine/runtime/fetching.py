@@ -17,7 +17,18 @@ from typing import Final
 
 from engine import errors
 from engine.commands.execution import Unread
-from engine.runs import DamagedRunError, HeldRuns, LoadedRun, Place, Run, Runs, refuse, verify
+from engine.errors import EngineError
+from engine.runs import (
+    DamagedRunError,
+    HeldRuns,
+    LoadedRun,
+    Place,
+    Run,
+    Runs,
+    refuse,
+    unreadable,
+    verify,
+)
 
 # Commands that wait for runs, of all and of one caller; and what they hold and wait for together, as a
 # multiple of what is kept of the runs read last. One alone may have more, which is bounded by what a turn may
@@ -115,6 +126,8 @@ class Fetcher:
         try:
             found = await loop.run_in_executor(self._thread, self._fetch, list(wanted.values()))
             kept = {place: self._runs.keep(wanted[place], loaded) for place, loaded in found.items()}
+        except EngineError as refusal:
+            return dict.fromkeys(wanted, refusal)
         except Exception as error:  # noqa: BLE001 - each command gets an answer in any case
             _report("reading stored entries failed", error)
             return {place: errors.internal() for place in wanted}
@@ -133,7 +146,7 @@ class Fetcher:
                     for run in together:
                         found |= self._fetch([run])
                 else:
-                    found[together[0].place] = DamagedRunError(error.strerror or str(error))
+                    found[together[0].place] = unreadable(error)
                 continue
             for run in together:
                 part = content[run.offset - start : run.offset - start + run.length]

@@ -24,11 +24,13 @@ from functools import partial
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 from engine.clock import Clock
+from engine.commands import Command
 from engine.errors import EngineError
 from engine.keyspace import Keyspace
 from engine.log import BaseFile, LogPoisonedError, PreparedSegment, RunsFile
 from engine.log_figures import Rewritten
 from engine.records import Capture, Record, encode
+from engine.remedies import explain
 from engine.runs import Run
 from engine.runtime.writer import Writer
 
@@ -46,6 +48,9 @@ _RETRY_S_MAX: Final = 3600.0
 # On a full disk a rewrite begins by itself if the log is this many times as long as the data in memory, which
 # is more than the new base will be.
 _FREES_MIN: Final = 2
+# What makes room waits for so long while a rewrite has the last of it. Clients wait for half a minute; a disk
+# that hangs must not keep them for ever.
+_WAIT_S_MAX: Final = 30.0
 # How often more ballast is asked for, where the disk had not enough for it.
 _BALLAST_S: Final = 60.0
 
@@ -123,6 +128,10 @@ class Rewriter:
         # Held by what stores runs, and by a rewrite but for the time in which its base grows: in the rest of
         # it no file of runs is made, and none is written to.
         self.files = asyncio.Lock()
+        # What goes on once commands have their room again, at the latest then; whether that has come.
+        self._waiting: list[Callable[[], None]] = []
+        self._wait_ends: asyncio.TimerHandle | None = None
+        self._is_wait_over = False
         self.keeper: RunsKeeper | None = None
         # Tasks that wait for the disk, and for which no answer waits.
         self._thread = ThreadPoolExecutor(1, "weir-rewrite")
@@ -181,6 +190,31 @@ class Rewriter:
         """The lengths of these files of runs. Blocks."""
         return self._log.run_sizes(files)
 
+    def makes_wait(self, commands: Sequence[Command]) -> bool:
+        """Whether a rewrite has all room of a full disk, and these commands wait for its end: those that make
+        room. Others may find none behind it.
+        """
+        changing = [command for command in commands if command.changes]
+        if not self._log.is_lent or self._is_wait_over:
+            return False
+        return bool(changing) and all(command.makes_room for command in changing)
+
+    def wait(self, go_on: Callable[[], None]) -> None:
+        """Call back when that rewrite has ended, however it did, or has taken too long."""
+        if self._wait_ends is None:
+            loop = asyncio.get_running_loop()
+            self._wait_ends = loop.call_later(_WAIT_S_MAX, partial(self._end_waits, is_late=True))
+        self._waiting.append(go_on)
+
+    def _end_waits(self, *, is_late: bool) -> None:
+        self._is_wait_over = is_late
+        if self._wait_ends is not None:
+            self._wait_ends.cancel()
+            self._wait_ends = None
+        waiting, self._waiting = self._waiting, []
+        for go_on in waiting:
+            asyncio.get_running_loop().call_soon(go_on)
+
     def stop(self) -> None:
         """Let no further step begin."""
         self._stopping = True
@@ -218,10 +252,11 @@ class Rewriter:
             raise RewriteFailedError("the engine is being closed") from None
         except Exception as error:
             # Any exception: this rewrite may have no waiter, and the next one would fail in the same way.
-            self._note_failure(str(error) or repr(error))
-            raise RewriteFailedError(f"the log was not rewritten, and is as it was: {error}") from error
+            reason = self._reason_of(error)
+            self._note_failure(reason)
+            raise RewriteFailedError(f"the log was not rewritten, and is as it was: {reason}") from error
         if left is None and asked and self._log.leftovers:
-            left = f"{', '.join(self._log.leftovers)} could not be removed"
+            left = self._log.leftovers
         if left is not None:
             failure = f"the log was rewritten, but {left}"
             self._note_failure(failure)
@@ -230,6 +265,10 @@ class Rewriter:
         duration_ms = round((self._clock.monotonic() - started) * 1000)
         self.last = Rewritten(bytes_before, self._log.total_bytes, duration_ms)
         return self.last
+
+    def _reason_of(self, error: Exception) -> str:
+        detail = error.detail if isinstance(error, EngineError) else explain(error)
+        return self._log.poisoned or detail
 
     def _note_failure(self, reason: str) -> None:
         self.failure = reason
@@ -249,7 +288,7 @@ class Rewriter:
         except StoppingError:
             raise
         except Exception as error:  # noqa: BLE001 - of any kind: the log itself can be rewritten
-            reason = error.detail if isinstance(error, EngineError) else str(error) or repr(error)
+            reason = self._reason_of(error)
             return f"what was deleted may still be in files of cold entries: {reason}"
         return repacked.left if asked else None
 
@@ -259,6 +298,7 @@ class Rewriter:
             await self._rewrite()
         finally:
             self._log.end_rewrite()
+            self._end_waits(is_late=False)
             if not self._log.is_ballast_whole:
                 await self._in_thread(self._log.keep_ballast)
             self._writer.look_for_room()

@@ -27,6 +27,7 @@ from engine.log import LogPoisonedError, RunsFile
 from engine.log.manifest import run_name
 from engine.nodes import SealedNode, Text, live_places, new_compressor
 from engine.records import Stored
+from engine.remedies import explain
 from engine.runs import (
     CACHE_BYTES_MAX,
     RUN_BYTES_MAX,
@@ -251,7 +252,7 @@ class Storer:
         except (StoppingError, LogPoisonedError, EngineError):
             is_look = True
         except Exception as error:  # noqa: BLE001 - the nodes are as they were in any case
-            is_look, self.failure = True, str(error) or repr(error)
+            is_look, self.failure = True, explain(error)
             self._pause_s = min(2 * self._pause_s, _PAUSE_S_MAX)
             if self.on_failed is not None:
                 self.on_failed(self.failure)

@@ -36,6 +36,8 @@ class StorageLockedError(Exception):
 class NotAFileError(OSError):
     """Something else than a regular file has the name: a pipe, a directory, a link. It was not used."""
 
+    remedy = "put the file back in its place"
+
     def __init__(self, name: str, kind: str) -> None:
         super().__init__(errno.EINVAL, f"is {kind}, not a regular file", name)
 
@@ -61,10 +63,10 @@ class Handle(ABC):
         """Return the file's length in bytes."""
 
     @abstractmethod
-    def preallocate(self, upto_bytes: int) -> bool:
+    def preallocate(self, upto_bytes: int) -> None:
         """Make the disk keep room for the file to grow to `upto_bytes`, its length unchanged; or ENOSPC.
 
-        Returns whether that is a promise: False where the disk has the room now, and others may take it.
+        Some file systems only say whether they have it now, and others may take it.
         """
 
     @abstractmethod

@@ -12,8 +12,11 @@ import stat
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
 from engine.storage import Handle, NotAFileError, Reader, Storage, StorageLockedError, StorageRefusedError
+
+T = TypeVar("T")
 
 FILE_MODE = 0o600  # payloads are other people's messages
 DIRECTORY_MODE = 0o700
@@ -21,16 +24,14 @@ LOCK_NAME = "lock"
 LOCK_BYTES_MAX = 32  # a process id, which only goes into a message
 FALLOC_FL_KEEP_SIZE = 1  # linux/falloc.h; os.posix_fallocate would make the file longer
 
-# f_type of btrfs, ZFS and bcachefs (linux/magic.h): their fallocate keeps no room for what each write needs
-# beside its bytes, or none at all.
-_COPY_ON_WRITE = (0x9123683E, 0x2FC12FC1, 0xCA451A4E)
-_STATFS_BYTES = 256  # more than any system's struct has; it begins with f_type
-
 # Of `st_blocks`, on every file system.
 _BLOCK_BYTES = 512
 _UNSUPPORTED = (errno.EOPNOTSUPP, errno.ENOSYS)
 _NOT_OPENED = (errno.ELOOP, errno.ENXIO, errno.EISDIR)  # a link, a pipe or a socket, a directory
 _NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ESTALE)  # of the file or of a directory above it
+_NONE_LEFT = (errno.EMFILE, errno.ENFILE)
+# For what the log has open at a time beside its own file: those of a rewrite, of runs, of reads.
+SPARE_DESCRIPTORS = 8
 _KINDS = {
     stat.S_IFDIR: "a directory",
     stat.S_IFIFO: "a named pipe",
@@ -49,11 +50,59 @@ def write_all(write: Callable[[memoryview], int], content: bytes) -> None:
         rest = rest[write(rest) :]
 
 
-class FileHandle(Handle):
-    """An append-only file descriptor."""
+class Descriptors:
+    """Those of a directory's files. `SPARE_DESCRIPTORS` are kept back, so that the log goes on where clients
+    have all others: what is closed stays with it, and what is opened takes one of them.
+    """
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, directory: int) -> None:
+        self._directory = directory
+        self._spare: list[int] = []
+        self._keep_back()
+
+    def open(self, name: str, flags: int) -> int:
+        """Open a file of the directory."""
+        return self.use(lambda: os.open(name, flags, FILE_MODE, dir_fd=self._directory))
+
+    def use(self, work: Callable[[], T]) -> T:
+        """Do what takes a descriptor."""
+        try:
+            while True:
+                try:
+                    return work()
+                except OSError as error:
+                    if error.errno not in _NONE_LEFT or not self._spare:
+                        raise
+                os.close(self._spare.pop())
+        finally:
+            self._keep_back()
+
+    def close(self, descriptor: int) -> None:
+        """Close one, and keep its number back if one is wanted: in between, a client could take it."""
+        if self._directory >= 0 and len(self._spare) < SPARE_DESCRIPTORS:
+            os.dup2(self._directory, descriptor, inheritable=False)
+            self._spare.append(descriptor)
+        else:
+            os.close(descriptor)
+
+    def _keep_back(self) -> None:
+        with suppress(OSError):
+            while len(self._spare) < SPARE_DESCRIPTORS:
+                self._spare.append(os.dup(self._directory))
+
+    def release(self) -> None:
+        """Keep none back any more."""
+        self._directory = -1
+        while self._spare:
+            os.close(self._spare.pop())
+
+
+class FileHandle(Handle):
+    """An append-only file descriptor. `close` closes it."""
+
+    def __init__(self, descriptor: int, close: Callable[[int], None] = os.close) -> None:
         self._descriptor = descriptor
+        self._close = close
 
     def append(self, content: bytes) -> None:
         """Write all of `content` at the end."""
@@ -72,7 +121,7 @@ class FileHandle(Handle):
         """Return the file's length in bytes."""
         return os.fstat(self._descriptor).st_size
 
-    def preallocate(self, upto_bytes: int) -> bool:
+    def preallocate(self, upto_bytes: int) -> None:
         """Call fallocate with keep-size. Where the file system has none, only look whether room is left.
 
         What has no room is not tried: a try takes all that is left for a moment, in which others find none.
@@ -81,29 +130,28 @@ class FileHandle(Handle):
         size = status.st_size
         wanted = upto_bytes - size
         if wanted <= 0:
-            return True
+            return
         if room.f_bfree * room.f_frsize < upto_bytes - max(size, status.st_blocks * _BLOCK_BYTES):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         code = _fallocate(self._descriptor, size, wanted)
-        is_promised = code == 0 and not _is_copy_on_write(self._descriptor)
         if code in _UNSUPPORTED:
             code = errno.ENOSPC if room.f_bavail * room.f_frsize < wanted else 0
         if code:
             raise OSError(code, os.strerror(code))
-        return is_promised
 
     def close(self) -> None:
         """Close the descriptor, once."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
-            os.close(descriptor)
+            self._close(descriptor)
 
 
 class FileReader(Reader):
     """A file descriptor for reading."""
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, close: Callable[[int], None] = os.close) -> None:
         self._descriptor = descriptor
+        self._close = close
 
     def read(self, offset: int, length: int) -> bytes:
         """Return what pread gives; not mmap, where a disk that fails to read kills the process."""
@@ -122,7 +170,7 @@ class FileReader(Reader):
         """Close the descriptor, once."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
-            os.close(descriptor)
+            self._close(descriptor)
 
 
 def _fallocate(descriptor: int, offset: int, length: int) -> int:
@@ -136,13 +184,6 @@ def _fallocate(descriptor: int, offset: int, length: int) -> int:
         if code != errno.EINTR:
             return code
     return 0
-
-
-def _is_copy_on_write(descriptor: int) -> bool:
-    """Ask fstatfs(2), which the os module shows without the type of the file system."""
-    found = ctypes.create_string_buffer(_STATFS_BYTES)
-    failed = ctypes.CDLL(None).fstatfs(ctypes.c_int(descriptor), found)
-    return not failed and ctypes.c_ulong.from_buffer(found).value in _COPY_ON_WRITE
 
 
 def _check_regular(name: str, found: os.stat_result) -> None:
@@ -182,6 +223,7 @@ class FileStorage(Storage):
             self._directory = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
             raise self._refusal(error.strerror) from error
+        self._descriptors = Descriptors(self._directory)
         if os.fstat(self._directory).st_uid != os.geteuid():
             self.close()
             raise self._refusal("belongs to another user")
@@ -192,6 +234,7 @@ class FileStorage(Storage):
     def close(self) -> None:
         """Unlock and close the directory. Idempotent."""
         self.unlock()
+        self._descriptors.release()
         directory, self._directory = self._directory, -1
         if directory >= 0:
             os.close(directory)
@@ -200,7 +243,7 @@ class FileStorage(Storage):
         """Open a regular file. Without O_NONBLOCK, opening a pipe would block until it has a writer."""
         flags |= os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         try:
-            descriptor = os.open(name, flags, FILE_MODE, dir_fd=self._directory)
+            descriptor = self._descriptors.open(name, flags)
         except OSError as error:
             if error.errno in _NOT_OPENED:
                 self._stat(name)
@@ -208,7 +251,7 @@ class FileStorage(Storage):
         try:
             _check_regular(name, os.fstat(descriptor))
         except BaseException:
-            os.close(descriptor)
+            self._descriptors.close(descriptor)
             raise
         return descriptor
 
@@ -250,11 +293,12 @@ class FileStorage(Storage):
     def names(self) -> list[str]:
         """Return the names of all files, in order."""
         # A descriptor of its own: two listings over one share its offset, and miss what the other one saw.
-        descriptor = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._directory)
+        descriptor = self._descriptors.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            return sorted(os.listdir(descriptor))  # noqa: PTH208 - a descriptor, not a path
+            # It takes another one.
+            return sorted(self._descriptors.use(lambda: os.listdir(descriptor)))  # noqa: PTH208 - no path
         finally:
-            os.close(descriptor)
+            self._descriptors.close(descriptor)
 
     def size(self, name: str) -> int:
         """Return the length in bytes."""
@@ -270,15 +314,17 @@ class FileStorage(Storage):
 
     def reader(self, name: str) -> FileReader:
         """Open a file for reading."""
-        return FileReader(self._open(name, os.O_RDONLY))
+        return FileReader(self._open(name, os.O_RDONLY), self._descriptors.close)
 
     def create(self, name: str) -> FileHandle:
         """Open a new file."""
-        return FileHandle(self._open(name, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL))
+        return FileHandle(
+            self._open(name, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL), self._descriptors.close
+        )
 
     def open(self, name: str) -> FileHandle:
         """Open a file that exists."""
-        return FileHandle(self._open(name, os.O_WRONLY | os.O_APPEND))
+        return FileHandle(self._open(name, os.O_WRONLY | os.O_APPEND), self._descriptors.close)
 
     def overwrite(self, name: str, offset: int, content: bytes) -> None:
         """Overwrite."""
@@ -287,7 +333,7 @@ class FileStorage(Storage):
             os.lseek(descriptor, offset, os.SEEK_SET)
             write_all(lambda rest: os.write(descriptor, rest), content)
         finally:
-            os.close(descriptor)
+            self._descriptors.close(descriptor)
 
     def truncate(self, name: str, size: int) -> None:
         """Cut the file."""
@@ -295,7 +341,7 @@ class FileStorage(Storage):
         try:
             os.ftruncate(descriptor, size)
         finally:
-            os.close(descriptor)
+            self._descriptors.close(descriptor)
 
     def rename(self, old: str, new: str) -> None:
         """Give a file another name."""

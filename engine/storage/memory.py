@@ -220,10 +220,12 @@ class MemoryStorage(Storage):
 
     def names(self) -> list[str]:
         """Return the names of all files, in order."""
+        self.check_fault("names", "")
         return sorted(self._disk.live)
 
     def size(self, name: str) -> int:
         """Return the length in bytes."""
+        self.check_fault("size", name)
         return len(self._file(name).live)
 
     def read(self, name: str, offset: int, length: int) -> bytes:
@@ -232,11 +234,12 @@ class MemoryStorage(Storage):
 
     def reader(self, name: str) -> "MemoryReader":
         """Open a file for reading."""
+        self.check_fault("open", name)
         return MemoryReader(self, name, self._file(name))
 
-    def check_read(self, name: str) -> None:
-        """Raise the fault that is due (also called by readers)."""
-        fault = self._due("read")
+    def check_fault(self, operation: str, name: str) -> None:
+        """Raise the fault that is due, of what changes nothing (also called by readers)."""
+        fault = self._due(operation)
         if fault:
             raise OSError(fault.code, os.strerror(fault.code), name)
 
@@ -250,6 +253,7 @@ class MemoryStorage(Storage):
 
     def open(self, name: str) -> "MemoryHandle":
         """Open a file that exists."""
+        self.check_fault("open", name)
         return MemoryHandle(self, name, self._file(name))
 
     def overwrite(self, name: str, offset: int, content: bytes) -> None:
@@ -298,7 +302,7 @@ class MemoryReader(Reader):
 
     def read(self, offset: int, length: int) -> bytes:
         """Return the live bytes."""
-        self._storage.check_read(self._name)
+        self._storage.check_fault("read", self._name)
         return bytes(self._file.live[offset : offset + length])
 
     def size(self) -> int:
@@ -348,7 +352,7 @@ class MemoryHandle(Handle):
         """Return the file's length in bytes."""
         return len(self._file.live)
 
-    def preallocate(self, upto_bytes: int) -> bool:
+    def preallocate(self, upto_bytes: int) -> None:
         """Take room on the disk, or look for it."""
         self._storage.change("preallocate", self._name)
         grows = upto_bytes - max(len(self._file.live), self._file.room)
@@ -357,7 +361,6 @@ class MemoryHandle(Handle):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self._name)
         if self._storage.keeps_room:
             self._file.room = max(self._file.room, upto_bytes)
-        return self._storage.keeps_room
 
     def close(self) -> None:
         """Let go of the file."""

@@ -25,7 +25,7 @@ def test_a_draining_gateway_refuses_on_both_ways() -> None:
             assert b'"code":"draining"' in fast
 
 
-@pytest.mark.parametrize(("operation", "code"), [("sync", errno.EIO), ("append", errno.ENOSPC)])
+@pytest.mark.parametrize(("operation", "code"), [("sync", errno.ENOSPC), ("append", errno.EIO)])
 def test_a_failed_log_is_told_on_both_ways(operation: str, code: int) -> None:
     """To who was waiting for it, alone or together with others, and to who comes later, readers too."""
     storages = (MemoryStorage(), MemoryStorage())

@@ -29,7 +29,7 @@ async def two_streams(talk: Conversation) -> None:
         await talk.call("XGROUP", "CREATE", stream, "g", "0", synced=True)
 
 
-@pytest.mark.parametrize(("operation", "code"), [("sync", errno.EIO), ("append", errno.ENOSPC)])
+@pytest.mark.parametrize(("operation", "code"), [("sync", errno.ENOSPC), ("append", errno.EIO)])
 async def test_what_a_lost_frame_has_changed_is_refused_and_all_else_is_read(
     operation: str, code: int
 ) -> None:

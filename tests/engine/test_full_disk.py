@@ -6,16 +6,23 @@ Knows: a modelled disk of a size, streams that fill it. Must never know: how a r
 import asyncio
 import errno
 import secrets
+import threading
+from contextlib import suppress
 from typing import Final
 
 import pytest
 
-from engine import Engine, Fsync, Growth, RewriteFailedError
-from engine.commands import EnsureStream
+from engine import Call, Engine, EngineError, Fsync, Growth, How, Refused, Replies, RewriteFailedError
+from engine.commands import EnsureStream, types
+from engine.commands.base import Command
+from engine.commands.registry import RUN
+from engine.commands.schedule_commands import CancelSchedule
+from engine.commands.weir_commands import DeleteGroup, EnforceRetention, ExpireStreams
 from engine.keyspace import Retention
+from engine.log import Log
 from engine.log.ballast import BALLAST
 from engine.log.log import RESERVE_BYTES
-from engine.storage.memory import MemoryStorage
+from engine.storage.memory import Fault, MemoryStorage
 from tests.engine.asking import reply_to
 from tests.engine.clocks import HandClock, let_threads_run, settle
 from tests.engine.conversation import Conversation
@@ -283,18 +290,19 @@ async def test_a_fault_anywhere_on_the_way_out_loses_nothing(operation: str) -> 
             assert not await talk.publish("s")
             count = [name for name, _ in storage.operations].count(operation)
             storage.fail(operation, errno.ENOSPC, nth=nth)
-            failed = False
-            try:
-                await talk.engine.rewrite()
-            except RewriteFailedError:
-                failed = True
+            rewrite = asyncio.ensure_future(talk.engine.rewrite())
+            while not rewrite.done():
+                # An append that found no room is tried again in a second.
+                await talk.pass_ms(1_000 if talk.is_full() else 0)
+                await let_threads_run()
+            with suppress(RewriteFailedError):
+                rewrite.result()
             reached = [name for name, _ in storage.operations].count(operation) - count >= nth
             storage.heal()
             assert image(keyspace_of(talk.engine)) == before
             assert await after_restart(storage.kill()) == before
-            if not (failed and operation == "append"):
-                await talk.engine.rewrite()
-                assert await talk.publish("s")
+            await talk.engine.rewrite()
+            assert await talk.publish("s")
         if not reached:
             assert nth > 1
             return
@@ -311,3 +319,107 @@ def test_a_disk_without_room_for_all_of_the_ballast_keeps_less() -> None:
         engine = Engine.open(storage, clock=HandClock())
         assert engine._writer.log.ballast_bytes == kept  # noqa: SLF001 - what is kept
         asyncio.run(engine.close())
+
+
+class HeldBase(MemoryStorage):
+    """A disk on which a base grows when it may."""
+
+    def __init__(self) -> None:
+        super().__init__(space_bytes=SPACE_BYTES)
+        self.may_grow = threading.Event()
+
+    def step(self, operation: str, name: str) -> Fault | None:
+        if operation == "append" and name.startswith("base-"):
+            self.may_grow.wait()
+        return super().step(operation, name)
+
+
+# One of each kind of command that makes room, and that a caller sends.
+MAKING_ROOM: Final[dict[type[Command], Command]] = {
+    type(command): command
+    for command in (
+        types.XDel(stream="t", ids=[1 << 64]),
+        types.XDelEx(stream="t", ids=[2 << 64]),
+        types.XTrim(stream="t", trim=types.Trim(maxlen=3)),
+        types.XAckDel(stream="t", group="g", ids=[3 << 64]),
+        CancelSchedule(stream="t", name="a"),
+        types.XGroupDelConsumer(stream="t", group="g", consumer="c"),
+        types.XGroupDestroy(stream="t", group="g"),
+        DeleteGroup(stream="t", group="h"),
+        types.Delete(streams=["t"]),
+        types.FlushAll(),
+    )
+}
+# What the engine does by itself is tried again by itself.
+_BY_ITSELF: Final = {ExpireStreams, EnforceRetention}
+WAYS: Final = {
+    "alone": lambda command: Call((command,)),
+    "together": lambda command: Call((command, types.XLen(stream="t")), How.TOGETHER),
+    "each": lambda command: Call((types.XLen(stream="t"), command), How.EACH),
+}
+
+
+async def rewriting_while_full(talk: Full) -> "asyncio.Task[object]":
+    """A rewrite that has all the room there is, until its base may grow."""
+    for words in ("XADD t 1-0 n 1", "XADD t 2-0 n 1", "XADD t 3-0 n 1", "XGROUP CREATE t g 0"):
+        await talk.call(*words.split())
+    await talk.call("XGROUP", "CREATE", "t", "h", "0")
+    await talk.call("XREADGROUP", "GROUP", "g", "c", "STREAMS", "t", ">")
+    await talk.call("WEIR.SCHEDULE", "SET", "t", "a", "IN", "3600000", "FIELDS", "n", "1")
+    await talk.fill()
+    await talk.call("XTRIM", "s", "MAXLEN", "2")
+    rewrite: asyncio.Task[object] = asyncio.ensure_future(talk.engine.rewrite())
+    while not log_of(talk.engine).is_lent:
+        await let_threads_run()
+    return rewrite
+
+
+def log_of(engine: Engine) -> Log:
+    return engine._writer.log  # noqa: SLF001 - only the log knows
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_what_makes_room_waits_for_the_rewrite_under_way(way: str) -> None:
+    """However it is sent, and in its order; what takes room is refused meanwhile, and reads go on."""
+    sent = {kind for kind in RUN if kind.makes_room and kind.changes} - _BY_ITSELF
+    assert sent == MAKING_ROOM.keys()
+    storage = HeldBase()
+    async with Full(storage) as talk:
+        rewrite = await rewriting_while_full(talk)
+        answered: list[Replies] = []
+        for command in MAKING_ROOM.values():
+            assert talk.engine.send(WAYS[way](command), answered.append) is None
+        assert not await talk.publish("s", 10)
+        assert await talk.call("XLEN", "t") == 3
+        await settle()
+        assert answered == []
+        storage.may_grow.set()
+        await rewrite
+        while len(answered) < len(MAKING_ROOM):
+            await let_threads_run()
+        assert not [each for each in answered if isinstance(each, Refused)]
+        assert not [one for replies in answered for one in replies if isinstance(one, EngineError)]
+        assert await talk.call("DBSIZE") == 0
+        assert await talk.publish("s")
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_it_waits_for_half_a_minute_at_most(way: str) -> None:
+    """A disk that hangs keeps no one for ever."""
+    storage = HeldBase()
+    async with Full(storage) as talk:
+        rewrite = await rewriting_while_full(talk)
+        answered: list[Replies] = []
+        call = WAYS[way](types.Delete(streams=["t"]))
+        assert talk.engine.send(call, answered.append) is None
+        await talk.pass_ms(29_900)
+        assert answered == []
+        await talk.pass_ms(200)
+        (replies,) = answered
+        refusal = replies.error if isinstance(replies, Refused) else replies[-1]
+        assert isinstance(refusal, EngineError)
+        assert refusal.code == "storage_full"
+        assert (await talk.call("DEL", "t")) == "-" + refusal.redis
+        storage.may_grow.set()
+        await rewrite
+        assert await talk.call("DEL", "t") == 1

@@ -162,7 +162,7 @@ def test_a_pipe_in_the_place_of_a_segment_is_refused_and_never_waited_for(tmp_pa
         with pytest.raises(LogRefusedError, match=refusal):
             open_log(storage)
         found = inspect(storage)
-        assert str(found.refusal) == refusal
+        assert str(found.refusal) == f"{refusal}: put the file back in its place"
         with pytest.raises((LogRefusedError, OSError), match="is a named pipe"):
             back_up(storage, MemoryStorage())
         with pytest.raises((IrreparableError, OSError), match="is a named pipe"):

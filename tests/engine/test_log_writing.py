@@ -146,7 +146,7 @@ class TestAFailingDisk:
         assert storage.operations.count(("sync", SEGMENT)) == syncs
         assert recovered(storage.crash()) == [b"safe"]
 
-    @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC, errno.EFBIG])
+    @pytest.mark.parametrize("code", [errno.EIO, errno.EMFILE, errno.EFBIG])
     @pytest.mark.parametrize("after_bytes", [0, 1, 45])
     def test_a_failed_write_is_cut_back_and_poisons(self, code: int, after_bytes: int) -> None:
         """Any part of it that was written is taken back; nothing of the batch was promised."""

@@ -10,6 +10,7 @@ from engine import Engine, EngineError
 from engine.commands import CreateDurable, ForkPoint, UpdateStream, XRange
 from engine.nodes import SealedNode
 from engine.protocol import Call, How, ask
+from engine.remedies import PASSING, explain
 from engine.replies import Added
 from engine.runs import DamagedRunError, LoadedRun, Place, Run
 from engine.storage.memory import MemoryHandle, MemoryStorage
@@ -100,9 +101,9 @@ async def test_a_pipeline_is_not_refused_for_its_last_command() -> None:
             await each
 
 
-@pytest.mark.parametrize("code", [errno.EMFILE, errno.EIO])
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.ENOENT])
 async def test_a_read_that_failed_is_tried_again(code: int) -> None:
-    """The bytes may be sound; only they can be damaged for good."""
+    """The bytes may be sound; only they can be damaged for good. What the process lacks is no damage."""
     async with Stored(MemoryStorage()) as talk:
         await talk.fill(100)
         await talk.store()
@@ -113,7 +114,17 @@ async def test_a_read_that_failed_is_tried_again(code: int) -> None:
             raise OSError(code, "it fails")
 
         fetcher._read = fail  # noqa: SLF001
-        assert str(await talk.call("XRANGE", "s", "1-0", "1-0")).startswith("-MISCONF")
+        refused = str(await talk.call("XRANGE", "s", "1-0", "1-0"))
+        found = [*keyspace_of(talk.engine).runs.damaged.values()]
+        remedy = explain(OSError(code, "it fails"))
+        if code in PASSING:
+            assert (refused, found) == (
+                f"-ERR a part of this stream cannot be read from the disk now: {remedy}",
+                [],
+            )
+        else:
+            assert refused.startswith("-MISCONF a part of this stream cannot be read from the disk, 1-0")
+            assert [one.endswith(remedy) for one in found] == [True]
         fetcher._read = read  # noqa: SLF001
         assert await talk.call("XRANGE", "s", "1-0", "1-0") == [["1-0", ["n", "value 1"]]]
 

@@ -78,15 +78,24 @@ class TestTheLog:
         log.sync()
         assert recovered(storage.crash()) == [b"safe", bytes(100), b"behind"]
 
-    def test_room_that_was_kept_and_is_not_there_is_a_failed_disk(self) -> None:
-        """Nobody can say what such a disk does next."""
+    @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+    @pytest.mark.parametrize("after_bytes", [0, 1, 45])
+    def test_room_that_was_kept_and_is_not_there_is_waited_for(self, code: int, after_bytes: int) -> None:
+        """A quota that was lowered, or a file system that broke its word: nothing is lost by trying again."""
         storage = MemoryStorage(space_bytes=ROOM_BYTES)
         log = open_log(storage)
         log.ensure_reserve()
-        log.stage(b"lost")
-        storage.fail("append", errno.ENOSPC)
-        with pytest.raises(LogPoisonedError):
+        before = storage.content(SEGMENT)
+        log.stage(b"late")
+        storage.fail("append", code, after_bytes=after_bytes)
+        with pytest.raises(StorageFullError, match="room"):
             log.write(log.take_staged())
+        assert (storage.content(SEGMENT), log.poisoned) == (before, None)
+        log.write(log.take_staged())
+        log.sync()
+        log.ensure_reserve()
+        assert storage.operations[-1] == ("preallocate", SEGMENT), "the cut has given back what was kept"
+        assert recovered(storage.crash()) == [b"late"]
 
     @pytest.mark.parametrize(("operation", "code"), [("append", errno.EIO), ("truncate", errno.EIO)])
     def test_another_failure_poisons(self, operation: str, code: int) -> None:

@@ -69,7 +69,7 @@ async def test_when_the_log_fails_everybody_is_told() -> None:
     await engine.close()
 
 
-@pytest.mark.parametrize(("operation", "code"), [("sync", errno.EIO), ("append", errno.ENOSPC)])
+@pytest.mark.parametrize(("operation", "code"), [("sync", errno.ENOSPC), ("append", errno.EIO)])
 @pytest.mark.parametrize("fsync", ["always", "everysec"])
 async def test_once_the_log_has_failed_all_ways_refuse_alike(operation: str, code: int, fsync: Fsync) -> None:
     """What shows the frame that was lost is refused, however it is asked for; what does not is answered."""

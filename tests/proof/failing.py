@@ -18,7 +18,11 @@ from tests.proof.explorer import Explorer
 from tests.proof.lives import Living
 
 # How an operation fails: the error, and how much of an append has been written by then.
-FAULTS: Final = ((errno.EIO, 0), (errno.ENOSPC, 0), (errno.EIO, 7), (errno.ENOSPC, 41))
+FAULTS: Final = (
+    *((errno.EIO, 0), (errno.ENOSPC, 0), (errno.EMFILE, 0), (errno.EIO, 7), (errno.ENOSPC, 41)),
+    (errno.EDQUOT, 19),
+)
+_NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 STEPS_PER_LIFE = 25
 # After the fault the disks of this number of operations are examined.
 _LOOKS_MAX: Final = 6
@@ -51,23 +55,26 @@ def fail_at(
     try:
         life.live(STEPS_PER_LIFE, restarts=False)
         explorer.look(life)
-        check_conduct(life)
+        check_conduct(life, code)
         life.check()
     finally:
         life.end()
     return explorer
 
 
-def check_conduct(life: Living) -> None:
-    """What must follow from any failed operation."""
+def check_conduct(life: Living, code: int) -> None:
+    """What must follow from any failed operation: want of room is waited for, where nothing of it stays."""
     if not life.storage.failed:
         return
     failed = life.storage.failed[0]
     after = [each for each in life.storage.operations[failed.number + 1 :] if each[1] == failed.name]
     # An empty segment is one that was only prepared.
+    waits = failed.operation == "append" and code in _NO_ROOM
     frames_lost = failed.name.startswith("segment-") and (
-        failed.operation == "append" or (failed.operation == "sync" and failed.size > 0)
+        (failed.operation == "append" and not waits) or (failed.operation == "sync" and failed.size > 0)
     )
+    if waits and life.refused_for_good and len(life.storage.failed) == 1:
+        life.report(f"{failed.operation} of {failed.name} found no room and commands were refused for good")
     if life.refused_for_good and any(what in {"append", "sync"} for what, _ in after):
         life.report(f"{failed.operation} failed and the log was used again: {after}")
     used = len(life.storage.operations) > failed.number + 2

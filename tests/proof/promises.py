@@ -89,7 +89,9 @@ class Promises:
     # --- frames ---------------------------------------------------------------------------------------------
 
     def appended(self, name: str, offset: int, content: bytes) -> None:
-        """Take note of the frames that a segment is about to get."""
+        """Take note of the frames that a segment is about to get. They come again where the disk had no
+        room.
+        """
         if not name.startswith("segment-") or file_number(name) is None:
             return
         at = 0
@@ -100,7 +102,11 @@ class Promises:
             if fields[2] == Kind.FILE:
                 self._file_positions[name] = FILE_PAYLOAD.unpack(payload)[1]
             elif fields[2] == Kind.RECORDS:
-                self._framed(self._file_positions[name] + offset + at, payload)
+                end = self._file_positions[name] + offset + at
+                if end > self._ends[-1]:
+                    self._framed(end, payload)
+                else:
+                    assert (end, payload) in self.frames, "what is written again is what it was"
 
     def _framed(self, end: int, payload: bytes) -> None:
         for record in decode(payload):

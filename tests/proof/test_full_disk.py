@@ -172,9 +172,9 @@ def stored_bytes(call: Call) -> int:
 
 
 def not_stored(server: Server) -> list[str]:
-    """The remedies of cold entries that could not be stored."""
+    """Why cold entries could not be stored, and what to do about it."""
     lines = server.log_lines()
-    return [line["remedy"] for line in lines if line["event"] == "cold entries could not be stored"]
+    return [line["reason"] for line in lines if line["event"] == "cold entries could not be stored"]
 
 
 def test_cold_entries_stay_in_memory_until_there_is_room(tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ def test_cold_entries_stay_in_memory_until_there_is_room(tmp_path: Path) -> None
             kept = {entry_id: value for entry_id, value in kept.items() if entry_id not in set(gone)}
             assert all_entries(call) == kept
             assert set(not_stored(server)) == {not_stored(server)[0]}
-            assert "make room on the disk" in not_stored(server)[0]
+            assert "make room on that disk" in not_stored(server)[0]
             server.kill()
         server.start()
         try:

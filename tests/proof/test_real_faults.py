@@ -128,14 +128,13 @@ def _ids(server: Server) -> set[str]:
 
 
 @needs(no_strace)
-@pytest.mark.parametrize("error", ["EIO", "ENOSPC"])
-def test_a_failing_write_is_told(error: str, tmp_path: Path) -> None:
+def test_a_failing_write_is_told(tmp_path: Path) -> None:
     """F18: each command that waits for it gets 503; nothing but what was acknowledged is there later."""
     data = tmp_path / "data"
     with Server(data, "--fsync", "always") as server:
         open_journal(server.port)
         segment = max(data.glob("segment-*.weir"))
-        restarted(server, *injecting("write", f"error={error}:when=5", path=segment))
+        restarted(server, *injecting("write", "error=EIO:when=5", path=segment))
         with client(server.port) as call:
             given, status = until_refused(call, {"fields": {"n": "1"}}, 20)
         assert status == 503
@@ -144,6 +143,25 @@ def test_a_failing_write_is_told(error: str, tmp_path: Path) -> None:
         server.wrapper = ()
         server.start()
         assert _ids(server) == set(given)
+
+
+@needs(no_strace)
+@pytest.mark.parametrize("error", ["ENOSPC", "EDQUOT"])
+def test_a_write_without_room_is_done_once_there_is_some(error: str, tmp_path: Path) -> None:
+    """F15: on a file system that had reserved it, too; its answer waits a second, and nothing is refused."""
+    data = tmp_path / "data"
+    with Server(data, "--fsync", "always") as server:
+        open_journal(server.port)
+        segment = max(data.glob("segment-*.weir"))
+        restarted(server, *injecting("write", f"error={error}:when=5", path=segment))
+        with client(server.port) as call:
+            answers = [call("POST", f"{STREAM}/entries", {"fields": {"n": "1"}}) for _ in range(20)]
+            assert call("GET", "/healthz/ready")[0] == 200
+        assert [status for status, _ in answers] == [201] * 20
+        server.kill()
+        server.wrapper = ()
+        server.start()
+        assert _ids(server) == {answer["id"] for _, answer in answers}
 
 
 @needs(no_strace)
