@@ -74,7 +74,11 @@ function show() {
   const isOverview = address.stream === "";
   overview.element.hidden = !isOverview;
   streamList.select(address.stream, address.view);
+  const { activeElement } = document;
   setListOpen(isOverview);
+  // What was found is shown: keys go there, not into the search, and not into a list that is hidden.
+  const isLeft = activeElement === streamList.search || listElement.offsetParent === null;
+  if (!isOverview && listElement.contains(activeElement) && isLeft) findElement("main").focus();
   if (isOverview) {
     page.close();
     overview.refresh().catch(() => undefined);

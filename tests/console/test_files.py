@@ -4,6 +4,7 @@ Knows: headers, checksums, the type checker. Must never know: what the page does
 """
 
 import asyncio
+import json
 import re
 import subprocess
 from hashlib import sha256
@@ -11,6 +12,8 @@ from pathlib import Path
 
 import httpx
 import pytest
+
+from app.auth import Action
 
 ROOT = Path(__file__).parents[2]
 CONSOLE = ROOT / "app" / "console"
@@ -140,3 +143,20 @@ async def test_the_types_of_the_modules_hold() -> None:
     command = ("node", str(TYPESCRIPT), "-p", str(ROOT / "tests" / "console" / "tsconfig.json"))
     found = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
     assert (found.returncode, found.stdout) == (0, "")
+
+
+def test_each_action_that_a_control_needs_hides_it() -> None:
+    """The page knows all actions of grants, and the style sheet has a line for each that is named."""
+    sources = [(CONSOLE / name).read_text() for name in MODULES]
+    needed = {action for source in sources for action in re.findall(r'"data-needs": "(\w+)"', source)}
+    hidden = re.findall(
+        r'\[data-denied~="(\w+)"\] \[data-needs="(\w+)"\]', (CONSOLE / "console.css").read_text()
+    )
+    (known,) = re.findall(
+        r"^const ACTIONS = (.*);$", (CONSOLE / "shell" / "login.js").read_text(), re.MULTILINE
+    )
+    assert (
+        {one for pair in hidden for one in pair} == {one for one, other in hidden if one == other} == needed
+    )
+    # Who may pass a grant on gets no control for it.
+    assert set(json.loads(known)) == {action.value for action in Action} - {"issue"}

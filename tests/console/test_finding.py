@@ -646,3 +646,45 @@ async def test_a_long_list_and_the_overview_are_accessible(page: Page, gateway: 
         await page.get_by_role("link", name="Weir console, overview").click()
         await expect(page.get_by_role("region", name="Highest lag").get_by_role("row")).not_to_have_count(0)
         await check_access(page)
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("way", ["Enter", "click"])
+async def test_what_was_found_has_the_keys(page: Page, gateway: ConsoleGateway, width: int, way: str) -> None:
+    """Behind *Find streams*, by key or by pointer: not the search, and no list that is hidden."""
+    await gateway.publish("keys-first", {"n": "1"})
+    await gateway.publish("keys-second", {"n": "1"})
+    await page.set_viewport_size({"width": width, "height": 844})
+    await opened(page, gateway, "keys-first")
+    await page.keyboard.press("s")
+    search = page.get_by_role("searchbox", name="Find streams")
+    await expect(search).to_be_focused()
+    await search.fill("keys-second")
+    if way == "Enter":
+        await search.press("Enter")
+    else:
+        await page.get_by_role("link", name="keys-second").click()
+    await expect(page.get_by_role("heading", name="keys-second")).to_be_visible()
+    assert await page.evaluate("document.activeElement.matches('main, a')"), "neither the search nor nothing"
+    await page.keyboard.press("3")
+    await expect(page.get_by_role("tab", name="Publish")).to_have_attribute("aria-selected", "true")
+
+
+async def test_a_jump_that_fails_says_so_and_leads_back(page: Page, gateway: ConsoleGateway) -> None:
+    """It is not loading for ever."""
+    await gateway.publish("jumping", {"n": "1"})
+    await opened(page, gateway, "jumping")
+
+    async def refuse(route: Route) -> None:
+        problem = {"code": "history_unavailable", "detail": "the history of the stream cannot be read now"}
+        await route.fulfill(status=503, json=problem)
+
+    await page.route(re.compile(r"/entries\?start="), refuse)
+    jump = page.get_by_label("Jump to a time or an ID")
+    await jump.fill("5m")
+    await jump.press("Enter")
+    await expect(page.locator(".state")).to_have_text("Not loaded")
+    await expect(page.locator(".over")).to_contain_text("cannot be read now")
+    await page.get_by_role("button", name="Go to newest").click()
+    await expect(page.locator(".state")).to_have_text("Live")
+    await expect(rows(page)).to_have_count(1)

@@ -74,6 +74,27 @@ async def test_a_token_may_stay_in_the_tab(page: Page, guarded: Server) -> None:
     assert "weir_" not in str(await page.evaluate(STORED))
 
 
+@pytest.mark.parametrize(
+    ("actions", "shown"),
+    [
+        (("read",), set()),
+        (("read", "write"), {"Trim…"}),
+        (("read", "close"), {"Close stream…"}),
+        (("read", "manage"), {"Limits…", "Close stream…", "Delete stream…"}),
+    ],
+)
+async def test_each_action_shows_what_it_allows(
+    page: Page, guarded: Server, actions: tuple[str, ...], shown: set[str]
+) -> None:
+    """Who manages a stream may close it; who writes may not."""
+    await page.goto(f"{guarded.url}/console#/orders/live")
+    await log_in(page, make(guarded, *actions))
+    await expect(page.get_by_text("apple").first).to_be_visible()
+    for name in ("Trim…", "Limits…", "Close stream…", "Delete stream…"):
+        button = page.get_by_role("button", name=name)
+        await (expect(button).to_be_visible() if name in shown else expect(button).to_be_hidden())
+
+
 async def test_a_revoked_token_ends_the_page(page: Page, guarded: Server) -> None:
     token = make(guarded, "read")
     await page.goto(f"{guarded.url}/console#/orders/live")

@@ -60,3 +60,27 @@ async def test_what_ends_with_the_stream_is_named_in_the_question(
         await page.get_by_label(f"Type {name}d to confirm").fill(f"{name}d")
     await dialog.get_by_role("button", name=action, exact=True).click()
     await expect(page.locator(".toast").last).to_contain_text(said)
+
+
+@pytest.mark.parametrize("width", [1280, 900, 700, 390])
+async def test_a_row_is_on_the_screen_whole(page: Page, gateway: ConsoleGateway, width: int) -> None:
+    """Its actions too, at each width, with long names, rules and entries: nothing scrolls sideways."""
+    long = {"kind": "report", "recipient": "operations@example.org", "note": "what is to be done " * 12}
+    name = "nightly-report-of-the-northern-plant"
+    rule = {"cron": "*/15 8-17 1,15 * mon-fri", "tz": "America/Argentina/Buenos_Aires", "count": 1_000}
+    await gateway.call("PUT", f"wide/schedules/{name}", {"entry": {"fields": long}, **rule})
+    await gateway.call("PUT", "wide/schedules/tick", {"entry": {"fields": {"n": "1"}}, "every_ms": 3_600_000})
+    await page.set_viewport_size({"width": width, "height": 844})
+    await opened(page, gateway, "wide", "scheduled")
+    table = page.get_by_role("table", name="Schedules")
+    for row in await table.get_by_role("row").filter(has=page.get_by_role("button")).all():
+        await row.scroll_into_view_if_needed()
+        for part in await row.locator("th, td, button").all():
+            found = await box(part)
+            assert found["x"] >= 0, await part.inner_text()
+            assert found["x"] + found["width"] <= width, await part.inner_text()
+            cut = await part.evaluate("element => element.scrollWidth - element.clientWidth")
+            assert cut <= 1, await part.inner_text()
+    await expect(table.get_by_role("rowheader", name=name)).to_be_visible()
+    await table.get_by_role("row").filter(has_text="tick").get_by_role("button", name="Fire now").click()
+    await expect(page.locator(".toast").last).to_contain_text("Appended ")

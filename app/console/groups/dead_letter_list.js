@@ -28,6 +28,8 @@ export class DeadLetterList extends EventTarget {
     this.group = "";
     // "" if the group has none.
     this.deadLetterStream = "";
+    // A closed stream takes none of them back.
+    this.isClosed = false;
     /** The newest first. @type {DeadLetter[]} */
     this.deadLetters = [];
     this.selection = new Selection();
@@ -86,9 +88,15 @@ export class DeadLetterList extends EventTarget {
     this.update();
   }
 
+  /** @param {boolean} isClosed */
+  setClosed(isClosed) {
+    this.isClosed = isClosed;
+    this.update();
+  }
+
   update() {
-    this.redriveChosenButton.disabled = this.selection.size === 0;
-    this.redriveAllButton.disabled = this.deadLetters.length === 0;
+    this.redriveChosenButton.disabled = this.isClosed || this.selection.size === 0;
+    this.redriveAllButton.disabled = this.isClosed || this.deadLetters.length === 0;
   }
 
   /** @param {DeadLetter} deadLetter */

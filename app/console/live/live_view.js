@@ -54,6 +54,7 @@ export class LiveView {
     this.downloadSelect = h("select.download", { "aria-label": "Download the rows shown", title: "All loaded rows that match the filter", onchange: () => this.download() },
       ...[["", "Download"], ["ndjson", "as NDJSON"], ["csv", "as CSV"]].map(([value, label]) => h("option", { value }, label)));
     this.empty = h("p.empty.over", { hidden: true });
+    this.end = h("p.notice.info.end", { hidden: true });
     this.state = h("span.state");
     this.status = h("p.status");
     this.element = h(
@@ -61,6 +62,7 @@ export class LiveView {
       h("div.bar", { role: "toolbar", "aria-label": "Live tail" },
         this.pauseButton, this.newestButton, this.filter, this.jump, h("div.anchor", {}, this.columns, this.menu), this.downloadSelect),
       h("div.stage", {}, this.grid.element, this.empty),
+      this.end,
       h("div.foot", {}, this.state, this.status),
     );
     this.listen();
@@ -210,6 +212,10 @@ export class LiveView {
     this.grid.show(this.tail.shown);
     this.grid.followsEnd = false;
     await this.tail.jump(id);
+    if (this.tail.error !== "") {
+      say(this.tail.error);
+      return;
+    }
     this.grid.scrollTo(0);
     const first = firstId(this.tail.rows);
     this.newest = first === null ? await this.describeNewest() : "";
@@ -232,8 +238,10 @@ export class LiveView {
     setText(this.state, word);
     setText(this.pauseButton, isPaused ? "Resume" : "Pause");
     this.pauseButton.setAttribute("aria-pressed", String(isPaused));
-    this.pauseButton.disabled = tail.mode === "history" || tail.mode === "loading";
-    this.newestButton.hidden = !(tail.mode === "history" || isPaused || behindMs > BEHIND_MS_MAX);
+    this.pauseButton.disabled = tail.mode === "history" || tail.mode === "loading" || (tail.end !== "" && !isPaused);
+    this.newestButton.hidden = !(tail.mode === "history" || isPaused || tail.error !== "" || behindMs > BEHIND_MS_MAX);
+    this.end.hidden = tail.end === "";
+    setText(this.end, tail.end);
     setText(this.status, this.describeProgress(behindMs));
     this.empty.hidden = tail.shown.length > 0;
     setText(this.empty, this.describeEmpty());
@@ -246,8 +254,9 @@ export class LiveView {
     if (mode === "paused") return ["paused", `Paused at ${formatTime(pausedAtMs)}`];
     if (mode === "history") return ["history", "History"];
     if (phase === "open" && outage !== "") return ["disconnected", "Waiting for the gateway"];
-    if (mode === "loading") return ["loading", "Loading"];
+    if (mode === "loading") return this.tail.error === "" ? ["loading", "Loading"] : ["disconnected", "Not loaded"];
     if (phase !== "open") return ["disconnected", "Not connected"];
+    if (this.tail.end !== "") return ["history", "Ended"];
     return ["live", isCaughtUp ? "Live" : "Catching up"];
   }
 
@@ -256,6 +265,7 @@ export class LiveView {
     if (tail.error !== "") return tail.error;
     if (tail.rows.length > 0) return "No loaded entry matches the filter.";
     if (tail.mode === "history" && this.newest !== "") return this.newest;
+    if (tail.end !== "") return "No entries.";
     return tail.mode === "loading" ? "" : "No entries yet. New entries appear here.";
   }
 

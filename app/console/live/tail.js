@@ -58,6 +58,8 @@ export class Tail extends EventTarget {
     this.isOutOfCredit = false;
     this.pausedAtMs = 0;
     this.error = "";
+    // What the stream's end says, once it is reached: no entry comes behind it.
+    this.end = "";
     // Why no more rows could be loaded beside those shown.
     this.trouble = "";
     this.atStart = false;
@@ -84,7 +86,7 @@ export class Tail extends EventTarget {
     this.receivedCount = 0;
     this.rows.clear();
     this.shown.clear();
-    this.error = "";
+    this.error = this.end = "";
     this.trouble = "";
     this.setMode("loading");
   }
@@ -219,7 +221,9 @@ export class Tail extends EventTarget {
       onRevoked: (reason) => this.endSubscription(reason),
       onClosed: ({ last_id, reason }) => {
         this.subscription = null;
-        this.notify(makeNotice("info", `The stream ends behind ${last_id}${reason ? `: ${reason}` : ""}.`));
+        this.end = `The stream ends behind ${last_id}${reason ? `: ${reason}` : ""}.`;
+        this.dispatchEvent(new CustomEvent("notice", { detail: makeNotice("info", this.end) }));
+        this.dispatchEvent(new Event("mode"));
       },
       onResumed: (cursor, awayMs) => {
         this.isCaughtUp = false;

@@ -24,7 +24,7 @@
 /** @typedef {{name: string, next_at: string, entry: {fields: Record<string, string>}, cron?: string, tz?: string,
  *   every_ms?: number, left?: number}} Schedule */
 
-/** @typedef {{name: string, grants: {actions: string[], streams: string}[], expires_at: string | null}} Caller */
+/** @typedef {{name: string, grants: {actions: string[], streams: string, groups?: string | null}[], expires_at: string | null}} Caller */
 
 /** A request that failed, with the gateway's own message. */
 export class ApiError extends Error {

@@ -13,7 +13,7 @@ import { keepInTab, keptInTab } from "../shared/storage.js";
 
 /** @typedef {import("../shared/api.js").Caller} Caller */
 
-const ACTIONS = ["read", "write", "consume", "manage", "admin"];
+const ACTIONS = ["read", "write", "consume", "close", "manage", "admin"];
 const UNAUTHENTICATED = 401;
 
 /** Fires `enter` when the caller is known. */
@@ -75,7 +75,7 @@ export class Login extends EventTarget {
 
   /** @param {Caller} caller */
   enter(caller) {
-    const allowed = new Set(caller.grants.flatMap((grant) => grant.actions));
+    const allowed = new Set(caller.grants.flatMap(allowedBy));
     document.documentElement.dataset.denied = ACTIONS.filter((action) => !allowed.has(action)).join(" ");
     this.isEntered = true;
     this.button.hidden = api.getToken() === "";
@@ -84,6 +84,9 @@ export class Login extends EventTarget {
     this.dispatchEvent(new Event("enter"));
   }
 }
+
+/** Who manages a stream may close it. @param {Caller["grants"][number]} grant */
+const allowedBy = ({ actions, groups }) => (actions.includes("manage") && !groups ? [...actions, "close"] : actions);
 
 /** What the caller may do, a line for each grant. @param {Caller} caller */
 function describe({ name, grants, expires_at }) {

@@ -30,24 +30,25 @@ export class PublishForm {
       spellcheck: "false",
       placeholder: '{"sensor": "cellar", "temperature": 11.5}',
     });
-    this.one = h("form.panel", { onsubmit: (/** @type {Event} */ event) => this.publish(event) },
+    this.one = h("form.panel", { onsubmit: (/** @type {Event} */ event) => this.publish(event) }, h("fieldset", {},
       h("h2.small", {}, "One entry"),
       this.notice,
       this.pairs,
       h("div.actions.left", {}, button("Add field", () => this.addPair().focus())),
       h("div.field", {}, h("label", { for: "publish-id" }, "ID"), this.id),
       h("div.actions.left", {}, h("button.button.primary", { type: "submit" }, "Publish"), h("span.hint", {}, "or Ctrl + Enter")),
-    );
-    this.many = h("form.panel", { onsubmit: (/** @type {Event} */ event) => this.publishLines(event) },
+    ));
+    this.many = h("form.panel", { onsubmit: (/** @type {Event} */ event) => this.publishLines(event) }, h("fieldset", {},
       h("h2.small", {}, "Many entries"),
       h("div.field", {}, h("label", { for: "publish-lines" }, "One JSON object per line"), this.lines, h("span.hint", {}, "All entries are stored, or none.")),
       h("div.actions.left", {}, h("button.button", { type: "submit" }, "Publish lines")),
-    );
-    this.element = h("div.publish", {}, this.one, this.many);
+    ));
+    this.closed = h("p.notice.info", { hidden: true }, "This stream is closed: it takes no entries any more.");
+    this.element = h("div", {}, this.closed, h("div.publish", {}, this.one, this.many));
     this.element.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => {
       if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
         const target = /** @type {HTMLElement} */ (event.target);
-        target.closest("form")?.requestSubmit();
+        if (this.closed.hidden) target.closest("form")?.requestSubmit();
       }
     });
     this.addPair();
@@ -57,6 +58,12 @@ export class PublishForm {
   open(stream) {
     if (stream !== this.stream && this.encoding !== "") this.fill([], "");
     this.stream = stream;
+  }
+
+  /** @param {boolean} isClosed */
+  setClosed(isClosed) {
+    this.closed.hidden = !isClosed;
+    for (const controls of this.element.querySelectorAll("fieldset")) controls.disabled = isClosed;
   }
 
   /** Copy an entry into the form, to publish it with or without changes. @param {import("../shared/api.js").Entry} entry */

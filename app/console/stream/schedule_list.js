@@ -67,7 +67,8 @@ export class ScheduleList extends EventTarget {
 
   /** @param {Schedule} schedule */
   makeRow({ name }) {
-    const [next, rule, entry] = [h("td"), h("td"), h("td.entry-text")];
+    // Roles of their own: a narrow window lays rows out as blocks, which are no rows of a table by themselves.
+    const [next, rule, entry] = ["td.next", "td.rule", "td.entry-text"].map((kind) => h(kind, { role: "cell" }));
     const update = (/** @type {Schedule} */ one) => {
       setText(next, formatWhen(Date.parse(one.next_at), Date.now()));
       next.title = one.next_at;
@@ -75,10 +76,10 @@ export class ScheduleList extends EventTarget {
       rule.title = one.every_ms === undefined ? "" : `${formatCount(one.every_ms)} ms`;
       setText(entry, JSON.stringify(one.entry.fields));
     };
-    const actions = h("td", {},
+    const actions = h("td.acts", { role: "cell" },
       button("Fire now", () => this.fire(name), { "data-needs": "write" }),
       button("Cancel…", () => this.cancel(name), { "data-needs": "write" }, "button.button.danger-quiet"));
-    return { element: h("tr", {}, next, h("th", { scope: "row" }, h("bdi", {}, name)), rule, entry, actions), update };
+    return { element: h("tr", { role: "row" }, next, h("th", { scope: "row", role: "rowheader" }, h("bdi", {}, name)), rule, entry, actions), update };
   }
 
   /** @param {string} name */

@@ -45,7 +45,7 @@ export class StreamPage extends EventTarget {
     this.publish = new PublishForm();
     this.title = h("h1");
     this.figures = h("p.figures");
-    this.closing = button("Close stream…", () => this.closeStream(), { "data-needs": "manage" });
+    this.closing = button("Close stream…", () => this.closeStream(), { "data-needs": "close" });
     this.badge = h("span.badge", { hidden: true }, "closed");
     this.missing = h("p.notice.gap", { hidden: true }, "This stream does not exist. It is created when you publish to it.");
     this.tabs = VIEWS.map((view) => h("button.tab", {
@@ -182,6 +182,8 @@ export class StreamPage extends EventTarget {
     this.badge.hidden = !closed;
     this.badge.title = close_reason === "" ? `since ${closed_at}` : `since ${closed_at}: ${close_reason}`;
     this.closing.disabled = closed;
+    this.publish.setClosed(closed);
+    this.groups.deadLetters.setClosed(closed);
   }
 
   showMissing() {
