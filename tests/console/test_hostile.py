@@ -62,6 +62,7 @@ KNOWN = (
         "DT",
     ),
     *(
+        "FIELDSET",
         "FORM",
         "H1",
         "H2",
