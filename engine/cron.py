@@ -1,6 +1,6 @@
 """When a cron expression is due next, in a time zone whose clocks are changed.
 
-Knows: expressions and zones by their names, what becomes of local times that are missing or come twice.
+Knows: expressions and zones by their names, which local times are missing or come twice.
 Must never know: rules beside it, what time it is.
 
     minute or hour begins with *    every minute whose local time matches: none for what is missing, and each
@@ -92,7 +92,7 @@ def _each_after(expression: str, zone: tzinfo, now_s: int) -> int | None:
             begin_s, offset_s = change_s, _offset_s(zone, change_s)
             after_s = begin_s + offset_s - 1
         elif is_far:
-            # Nothing matches between here and there, whatever the clocks show meanwhile.
+            # Nothing matches between here and there.
             begin_s = found_s - _DAY_S
             offset_s = _offset_s(zone, begin_s)
             after_s = begin_s + offset_s

@@ -24,7 +24,7 @@ _PIECE_BYTES: Final = 128 << 10
 # What a value takes beside its text.
 _VALUE_BYTES: Final = 100
 VALUES_MAX: Final = 1_000_000
-# Names of members are shorter, whatever is written in them.
+# Names of members are shorter.
 _NAME_CHARS_MAX: Final = 64 << 10
 
 _STRING_OR_BRACKET: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[{\]}]', re.DOTALL)
