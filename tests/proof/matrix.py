@@ -3,14 +3,16 @@
 Knows: a copy of the tree for each bug that is tried at a time, which tests run its lines, how many are asked.
 Must never know: what a bug is.
 
-    1. all tests run once in a copy with a probe at each bug's lines: `.matrix/ran.jsonl`
+    1. all tests run once in a copy with a probe at each statement: `.matrix/ran.jsonl`
     2. each bug is planted into a copy, and of the tests that run its lines at most `ASKED_MAX` are asked, for
        `ASKED_S_MAX` at most; which of them fail is a line of `tests/proof/matrix.jsonl`
 
-Either can be interrupted: what is in the files is not done again, until `.matrix` is removed. Where there are
-no probes (Lua, TypeScript) a bug names the tests that may find it.
+Either can be interrupted, and run in slices: what is in the files is not done again, until `--anew`. Bugs may
+be added and changed meanwhile; for lines that the copy with probes does not have, no test is known. Where
+there are no probes (Lua, TypeScript) a bug names the tests that may find it.
 
-    python -m tests.proof.matrix [--beside 2] [--anew] [--tests "tests/app tests/client"] [NAME ...]
+    python -m tests.proof.matrix [--beside 2] [--anew] [--tests "tests/app tests/client"] [--ask] [--enough 3]
+                                 [NAME ...]
 """
 
 import argparse
@@ -19,6 +21,7 @@ import os
 import shutil
 import subprocess
 import sys
+from base64 import b64decode
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -26,10 +29,11 @@ from contextlib import suppress
 from pathlib import Path
 from queue import Queue
 from typing import Any, Final
+from zlib import decompress
 
 from tests.proof.bugs import MATRIX
 from tests.proof.planting import ROOT, edited
-from tests.proof.probes import probed
+from tests.proof.probes import PROBES_MAX, Probes
 from tests.proof.probing import OUTCOMES
 
 TABLE: Final = ROOT / "tests/proof/matrix.jsonl"
@@ -39,6 +43,8 @@ ASKED_S_MAX: Final = 90.0
 CHOSEN_S_MAX: Final = 45.0
 _FOLDER: Final = ROOT / ".matrix"
 _RAN: Final = _FOLDER / "ran.jsonl"
+_SOURCES: Final = _FOLDER / "sources.json"
+_PROBED: Final = "app", "engine", "sdk/python", "spark"
 _COPIED: Final = (*("app", "engine", "sdk", "spark", "tests", "bench", "deploy", "docs", ".ci"),)
 _FILES: Final = (
     "pyproject.toml",
@@ -105,19 +111,43 @@ class Copy:
 
 
 def record(tests: Sequence[str], beside: int) -> None:
-    """Run all tests, or these, with probes at the lines of all bugs."""
+    """Run all tests, or these, with probes at all statements; none that is noted already."""
     copy = Copy(_FOLDER / "probed")
-    pieces: defaultdict[str, dict[str, str]] = defaultdict(dict)
-    for number, bug in enumerate(MATRIX.values()):
-        for edit in bug.edits:
-            pieces[edit.file].setdefault(str(number), edit.old)
-    for file, of_file in pieces.items():
-        if file.endswith(".py"):
-            copy.write(file, probed((ROOT / file).read_text(encoding="utf-8"), of_file))
-    unfinished = _RAN.with_suffix(".part")
-    unfinished.unlink(missing_ok=True)
-    copy.run(unfinished, ["-m", _MARKS, f"--numprocesses={beside}", *tests], None)
-    unfinished.rename(_RAN)
+    number = 0
+    for file, text in _sources().items():
+        probes = Probes(text, number)
+        number = probes.end
+        copy.write(file, probes.write())
+    assert number <= PROBES_MAX, number
+    copy.run(_RAN, ["-m", _MARKS, f"--numprocesses={beside}", *tests], None)
+
+
+def _sources() -> dict[str, str]:
+    """The text of all modules that have probes, as they were when the first test was noted."""
+    if not _SOURCES.exists():
+        files = sorted(one for name in _PROBED for one in (ROOT / name).rglob("*.py"))
+        now = {str(one.relative_to(ROOT)): one.read_text(encoding="utf-8") for one in files}
+        _SOURCES.write_text(json.dumps(now), encoding="utf-8")
+    texts: dict[str, str] = json.loads(_SOURCES.read_text(encoding="utf-8"))
+    return texts
+
+
+def _ran() -> list[dict[str, Any]]:
+    """The tests that passed, with the bugs whose lines they run."""
+    probes, wanted = 0, defaultdict[int, set[str]](set)
+    for file, text in _sources().items():
+        of_file = Probes(text, probes)
+        probes = of_file.end
+        for name, bug in MATRIX.items():
+            for edit in bug.edits:
+                if edit.file == file and edit.old in text:
+                    for number in of_file.of(edit.old):
+                        wanted[number].add(name)
+    runs = [line for line in _lines(_RAN) if line["outcome"] == "passed"]
+    for run in runs:
+        ran = decompress(b64decode(run["ran"]))
+        run["ran"] = {name for number, names in wanted.items() if ran[number] for name in names}
+    return runs
 
 
 def _lines(file: Path) -> list[dict[str, Any]]:
@@ -143,8 +173,8 @@ def chosen(candidates: Iterable[Mapping[str, Any]]) -> list[str]:
     return asked
 
 
-def ask(copy: Copy, name: str, asked: Sequence[str]) -> dict[str, Any]:
-    """Plant a bug, and ask these tests. Returns a line of the table."""
+def ask(copy: Copy, name: str, asked: Sequence[str], enough: int) -> dict[str, Any]:
+    """Plant a bug, and ask these tests until `enough` (0: all) find it. Returns a line of the table."""
     bug = MATRIX[name]
     texts = {edit.file: (ROOT / edit.file).read_text(encoding="utf-8") for edit in bug.edits}
     outcomes = copy.folder / "outcomes.jsonl"
@@ -153,7 +183,7 @@ def ask(copy: Copy, name: str, asked: Sequence[str]) -> dict[str, Any]:
         for file, text in texts.items():
             copy.write(file, edited(bug.edits, file, text))
         if asked:
-            copy.run(outcomes, asked, ASKED_S_MAX)
+            copy.run(outcomes, [f"--maxfail={enough}", *asked], ASKED_S_MAX)
     finally:
         for file, text in texts.items():
             copy.write(file, text)
@@ -162,28 +192,29 @@ def ask(copy: Copy, name: str, asked: Sequence[str]) -> dict[str, Any]:
     return {"bug": name, "asked": len(asked), "ended": len(ended), "found_by": found}
 
 
-def main(names: Sequence[str], tests: Sequence[str], beside: int, *, anew: bool) -> int:
+def main(
+    names: Sequence[str], tests: Sequence[str], beside: int, enough: int, *, anew: bool, is_run: bool
+) -> int:
     """Fill the table."""
-    _FOLDER.mkdir(exist_ok=True)
-    if anew or not _RAN.exists():
+    if anew:
+        shutil.rmtree(_FOLDER, ignore_errors=True)
         TABLE.unlink(missing_ok=True)
+    _FOLDER.mkdir(exist_ok=True)
+    if is_run:
         record(tests, beside)
-    runs = [one for one in _lines(_RAN) if one["outcome"] == "passed"]
+    runs = _ran()
     known = {line["bug"]: line for line in _lines(TABLE)}
     wanted = [name for name in MATRIX if (name in names if names else name not in known)]
     copies: Queue[Copy] = Queue()
     for number in range(min(beside, len(wanted))):
         copies.put(Copy(_FOLDER / f"planted-{number}"))
-    numbers = {name: str(number) for number, name in enumerate(MATRIX)}
 
     def one(name: str) -> dict[str, Any]:
         hinted = MATRIX[name].asked
-        candidates = (
-            run for run in runs if numbers[name] in run["ran"] or run["test"].startswith(hinted or "-")
-        )
+        candidates = (run for run in runs if name in run["ran"] or run["test"].startswith(hinted or "-"))
         copy = copies.get()
         try:
-            return ask(copy, name, chosen(candidates))
+            return ask(copy, name, chosen(candidates), enough)
         finally:
             copies.put(copy)
 
@@ -207,7 +238,20 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("names", nargs="*", help="bugs; without any, all that the table does not have")
     parser.add_argument("--beside", type=int, default=2, help="how many are tried at a time")
-    parser.add_argument("--anew", action="store_true", help="ask again which tests run which lines")
-    parser.add_argument("--tests", default="", help="the tests that may be asked, as pytest takes them")
+    parser.add_argument("--anew", action="store_true", help="begin with an empty table")
+    parser.add_argument(
+        "--tests", default="", help="the tests that are run with probes, as pytest takes them"
+    )
+    parser.add_argument("--ask", action="store_true", help="run no more tests with probes")
+    parser.add_argument("--enough", type=int, default=0, help="ask no more tests when so many found a bug")
     given = parser.parse_args()
-    sys.exit(main(given.names, given.tests.split(), given.beside, anew=given.anew))
+    sys.exit(
+        main(
+            given.names,
+            given.tests.split(),
+            given.beside,
+            given.enough,
+            anew=given.anew,
+            is_run=not given.ask,
+        )
+    )

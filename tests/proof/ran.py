@@ -1,22 +1,22 @@
-"""What a probe calls that stands before a line where a bug can be planted: this line runs.
+"""What probes mark as they run: a byte for each.
 
-Knows: where a process notes it. Must never know: tests, bugs.
-
-The process of pytest has `here`; any other that a test starts makes an empty file in a folder.
+Knows: where those bytes are. Must never know: tests, bugs, which statement a byte stands for.
 """
 
 import os
-from contextlib import suppress
+from mmap import mmap
+from pathlib import Path
 from typing import Final
 
-FOLDER: Final = "WEIR_PROBES"
-here: set[str] | None = None
+from tests.proof.probes import FILE, PROBES_MAX
 
 
-def note(number: str) -> None:
-    """The line of this bug runs."""
-    if here is not None:
-        here.add(number)
-    elif FOLDER in os.environ:
-        with suppress(OSError):
-            os.close(os.open(os.path.join(os.environ[FOLDER], number), os.O_CREAT))  # noqa: PTH118 - runs often
+def _opened() -> bytearray | mmap:
+    """The shared bytes; where no test runs, some of our own."""
+    if FILE not in os.environ:
+        return bytearray(PROBES_MAX)
+    with Path(os.environ[FILE]).open("r+b") as file:
+        return mmap(file.fileno(), PROBES_MAX)
+
+
+seen: Final = _opened()
