@@ -143,6 +143,9 @@ def test_meaningless_json(untouched: Server, operation: str) -> None:
     for what, body in MEANINGLESS.items():
         if what == "null" and operation in WITHOUT_BODY:
             continue
+        if operation == "addEntries":
+            # An object alone is an entry; beside `fields` its members mean nothing.
+            body = re.sub(rb"^{", b'{"fields":{"a":"b"},', body)  # noqa: PLW2901 - the same in its form
         refused(ask_json(untouched.port, method, path, body), operation, 400, 404, 413, 422)
 
 
