@@ -78,6 +78,7 @@ def test_times_are_from_and_before(root: str) -> None:
         (["--from", "{root}", "--job-id", "j", "--to", "x", "--to", "y"], "several streams for all others"),
         (["--from", "{root}", "--job-id", "j", "--keep-ids", "--to", "x"], "would not ascend"),
         (["--from-gateway", "http://127.0.0.1:1", "--job-id", "j"], "--state is missing"),
+        (["--from", "{root}", "--job-id", "j", "--conf", "driver.memory=1g"], "settings are named spark"),
     ],
 )
 def test_what_cannot_be_replayed_is_refused(root: str, words: list[str], sentence: str) -> None:

@@ -125,8 +125,6 @@ def archive(options: ArchiveArguments) -> None:
             source=options.source(),
         )
     )
-    options.look()
-    archiver.check()  # before Spark has started, which takes a while
     report = output.batch_reporter(as_json=options.as_json)
 
     def settle_and_report(progress: "BatchProgress") -> None:
@@ -142,7 +140,10 @@ def archive(options: ArchiveArguments) -> None:
             return options.until_closed and archiver.is_over()
         return False
 
-    summary = run(options.run_of(is_over), archiver.query, settle_and_report)
+    what = options.run_of(is_over)
+    archiver.check()  # before Spark has started, which takes a while
+    options.look()
+    summary = run(what, archiver.query, settle_and_report)
     archiver.settle()
     archiver.mark_closed()
     output.ended(summary, as_json=options.as_json)

@@ -6,6 +6,7 @@ Knows: their parameters, how progress looks. Must never know: how entries are re
 import re
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -102,11 +103,12 @@ def mirror(options: MirrorArguments) -> None:
     )
     if checkpoint.query_id(StateFolder.of(options.checkpoint)) is not None:
         begins = "where the checkpoint ends"
+    what = options.query("mirror")
     options.look()
     reach([asked.target])
     check(asked)  # before Spark has started, which takes a while
     report = output.batch_reporter(as_json=options.as_json, begins=begins)
-    summary = run(options.query("mirror"), lambda spark: query(spark, asked), report)
+    summary = run(what, lambda spark: query(spark, asked), report)
     output.ended(summary, as_json=options.as_json)
 
 
@@ -218,11 +220,12 @@ def replay(options: ReplayArguments) -> None:
         _show(job.plan_of(source, asked), as_json=options.as_json)
         return
     address = _state(options.state, options.archive, asked.job)
-    reach([*source.accesses, target])
+    session = options.session("replay")
     with locked(address):
         place = StateFolder.of(address)
-        plan = job.begin(place, source, target, asked)
-        spark = open_session(options.session("replay"))
+        look = partial(reach, [*source.accesses, target])
+        plan = job.begin(place, source, target, asked, look)
+        spark = open_session(session)
         last = None
         for last in job.run(spark, plan, source=source, target=target, state=place, per_s=options.rate):
             _report(last, as_json=options.as_json)

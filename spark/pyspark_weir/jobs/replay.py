@@ -9,7 +9,7 @@ What is sent does not pass through a shuffle: a task reads the ranges of its own
 so that it sends the same entries in the same order at each run.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -155,16 +155,24 @@ def plan_of(source: FromArchive | FromGateway, asked: Replay) -> ReplayPlan:
 
 
 def begin(
-    state: StateFolder, source: FromArchive | FromGateway, target: GatewayAccess, asked: Replay
+    state: StateFolder,
+    source: FromArchive | FromGateway,
+    target: GatewayAccess,
+    asked: Replay,
+    look: Callable[[], object] = lambda: None,
 ) -> ReplayPlan:
-    """The plan that was begun in this state, or a new one, written down. Raises OptionError where the one
-    begun is another's, or where the target could not take the IDs that are to be kept; PipelineError.
+    """The plan that was begun in this state, or a new one, written down after a `look` at the gateways.
+
+    Raises OptionError where the one begun is another's, or where the target could not take the IDs that are
+    to be kept; PipelineError.
     """
     plan = replay_plan.load(state)
     if plan is not None:
         replay_plan.expect_same(plan, asked)
+        look()
         return plan
     plan = plan_of(source, asked)
+    look()
     if asked.keep_ids:
         _expect_room(plan, target)
     replay_plan.save(state, plan)
