@@ -22,13 +22,15 @@ def power_cuts(
     slow_s: float = 0.0,
     stores: bool = False,
 ) -> Explorer:
-    """Random histories, each with every disk that a crash may leave, before every operation."""
+    """Random histories, each with every disk that a crash may leave, before every operation. With entries in
+    files each goes on until some of them are stored anew.
+    """
     explorer = Explorer()
     for seed in seeds:
         explorer.forget()
         life = Living(seed, fsync, look=explorer.look, slow_s=slow_s, stores=stores)
         try:
-            life.live(steps)
+            life.live(steps, until_moved=stores)
             explorer.stored, explorer.moved = explorer.stored + life.stored, explorer.moved + life.moved
         finally:
             life.end()

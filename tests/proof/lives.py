@@ -53,6 +53,7 @@ R = TypeVar("R")
 FAILED: Final = frozenset({"storage_failed", "storage_full", "draining"})
 _STEP_MS: Final = 100
 _TURNS_MAX: Final = 40
+_LONGER: Final = 5
 # How many commands go the ways that call back.
 _BY_CALLBACK: Final = 0.5
 # The longest wait of a read, and what its answer takes.
@@ -194,12 +195,16 @@ class Living:
 
     # --- a history ------------------------------------------------------------------------------------------
 
-    def live(self, steps: int, *, restarts: bool = True) -> None:
-        """Some hundred operations, with pauses and restarts, and a clean end."""
+    def live(self, steps: int, *, restarts: bool = True, until_moved: bool = False) -> None:
+        """Some hundred operations, with pauses and restarts, and a clean end; and up to five times as many
+        `until_moved`, where none of them stored anew what is in files.
+        """
         for command in self.clients.opening():
             self.do(command)
         self.settle()
-        for _ in range(steps):
+        for step in range(_LONGER * steps):
+            if step >= steps and (self.moved or not until_moved):
+                break
             self._act()
             self.check()
             if restarts and self.chance.random() < 0.03:
