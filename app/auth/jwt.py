@@ -83,6 +83,8 @@ class JwtKeys:
         self._monotonic = monotonic
         self._fetch = fetch
         self._on_failed = on_failed
+        # Called when a key is no longer among them.
+        self.on_withdrawn: Callable[[], None] = lambda: None
         self._tried_s: float | None = None
         self._fetching = asyncio.Lock()
         self.current = keys
@@ -99,14 +101,21 @@ class JwtKeys:
                 return
             self._tried_s = self._monotonic()
             try:
-                self.current = read_keys(await self._fetch(), self._algorithms)
-                self.is_failing = False
+                found = read_keys(await self._fetch(), self._algorithms)
             except KeysError as error:
                 self.is_failing = True
                 self._on_failed(str(error))
+                return
+            before, self.current, self.is_failing = self.current, found, False
+            if before is not None and _prints(before) - _prints(found):
+                self.on_withdrawn()
 
     def _is_due(self, older_s: float) -> bool:
         return self._tried_s is None or self._monotonic() - self._tried_s >= older_s
+
+
+def _prints(keys: "KeySet") -> set[str]:
+    return {key.thumbprint() for key in keys.keys}
 
 
 class Verifier:
@@ -136,6 +145,10 @@ class Verifier:
         self._kinds = TYPES if kind is None else {_type_of(kind)}
         self._needs_kind = kind is not None
 
+    def on_withdrawn(self, call: Callable[[], None]) -> None:
+        """Call this when what a key has signed is good no more."""
+        self._keys.on_withdrawn = call
+
     @property
     def is_failing(self) -> bool:
         """Whether the keys in use could not be fetched anew."""
@@ -149,7 +162,8 @@ class Verifier:
         if self._keys.current is None or self._is_unknown(header.get("kid")):
             await self._keys.refresh(UNKNOWN_KEY_S)
         keys = self._keys.current
-        if keys is None:
+        if keys is None or (self.is_failing and self._is_unknown(header.get("kid"))):
+            # It may be one of the keys that were added since: who has it is not refused for good.
             raise KeysError("the keys to check the token with cannot be had at the moment")
         try:
             self._decode(text, keys, algorithms=self._algorithms)

@@ -141,6 +141,8 @@ class TokenPolicy:
         # What was remembered when tokens last changed: each is looked at again when it comes.
         self._before: dict[_Shown, Principal] = {}
         self.on_changed: Callable[[], None] = _ignore
+        if verifier is not None:
+            verifier.on_withdrawn(self._forget_jwts)
 
     @property
     def is_failing(self) -> bool:
@@ -156,6 +158,13 @@ class TokenPolicy:
         # Who a certificate stands for depends on all tokens.
         self._before.update({key: one for key, one in self._remembered.items() if key[0]})
         self._remembered.clear()
+        self.on_changed()
+
+    def _forget_jwts(self) -> None:
+        """A key was withdrawn: each JWT is verified again when it comes."""
+        for room in (self._remembered, self._before):
+            for key in [key for key, principal in room.items() if principal.jwt is not None]:
+                del room[key]
         self.on_changed()
 
     def _still_good(self, key: _Shown) -> Principal | None:

@@ -20,7 +20,7 @@ from websockets import ConnectionClosed
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
-from app.auth import Action, Principal, Resource
+from app.auth import AccessPolicy, Action, Principal, Resource
 from app.auth.certificates import ClientCertificate
 from app.doors.resp.listening import RespServer
 from app.errors import RefusalError
@@ -180,12 +180,13 @@ async def opened(
     directory: Path,
     *,
     principal: Principal | None = None,
+    access: AccessPolicy | None = None,
     opening: Opening = embedded,
     is_front: bool = False,
     **settings: Any,
 ) -> AsyncIterator[Bench]:
     """A gateway that listens for HTTP and for Redis clients. Every caller is the principal; a front has its
-    engine behind a connection.
+    engine behind a connection. With `access`, callers are whom that recognises.
     """
     clock = HandClock()
     limits = Settings(
@@ -202,7 +203,7 @@ async def opened(
     allowed = principal_with("read,write,consume,manage:orders*", "admin:*", "manage,read:bad")
     policy = EndingPolicy(principal or FaultyPrincipal("tester", allowed.grants))
     # Its tracer is that of the bench.
-    app = await asyncio.to_thread(lambda: App(Gateway(limits, clock, policy), fast_path=True))
+    app = await asyncio.to_thread(lambda: App(Gateway(limits, clock, access or policy), fast_path=True))
     async with opening(clock) as engine:
         app.gateway.open((await join(engine)).remote if is_front else engine)
         bench = Bench(app, engine, policy, directory)
