@@ -53,6 +53,11 @@ async def test_what_adds_to_a_closed_stream_is_off(page: Page, gateway: ConsoleG
     assert await controls.count() >= 7
     for control in await controls.all():
         await expect(control).to_be_disabled()
+    again = page.get_by_role("button", name="Publish again…")
+    await page.goto(f"{gateway.server.url}/console#/shut/live")
+    await page.locator(".row:visible").click()
+    await expect(page.get_by_role("button", name="Copy as JSON")).to_be_visible()
+    await expect(again).to_be_hidden()
     await page.goto(f"{gateway.server.url}/console#/shut/groups/g")
     await expect(page.get_by_role("region", name="Dead letters")).to_contain_text("1 entry")
     await expect(page.get_by_role("button", name="Redrive all…")).to_be_disabled()
@@ -60,3 +65,6 @@ async def test_what_adds_to_a_closed_stream_is_off(page: Page, gateway: ConsoleG
     await expect(why).to_be_hidden()
     for control in await controls.all():
         await expect(control).to_be_enabled()
+    await opened(page, gateway, "going-on")
+    await page.locator(".row:visible").click()
+    await expect(again).to_be_visible()

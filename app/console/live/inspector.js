@@ -29,6 +29,9 @@ export class Inspector extends EventTarget {
     this.id = "";
     this.stream = "";
     this.asJson = false;
+    /** @type {Entry | null} */
+    this.entry = null;
+    this.again = button("Publish again…", () => this.dispatchEvent(new CustomEvent("copy", { detail: this.entry })), { "data-needs": "write" });
     /** Where the focus returns to. @type {HTMLElement | null} */
     this.opener = null;
   }
@@ -43,8 +46,14 @@ export class Inspector extends EventTarget {
     this.element.focus({ preventScroll: true });
   }
 
+  /** A closed stream takes nothing again. @param {boolean} isClosed */
+  setClosed(isClosed) {
+    this.again.hidden = isClosed;
+  }
+
   /** @param {Entry} entry */
   draw(entry) {
+    this.entry = entry;
     const pairs = pairsOf(entry);
     const chars = pairs.reduce((sum, [name, value]) => sum + name.length + value.length, 0);
     const header = h("header", {}, h("h2", {}, entry.id), button("Close", () => this.close(), { "aria-label": "Close the entry", title: "Esc" }, "button.plain"));
@@ -73,7 +82,7 @@ export class Inspector extends EventTarget {
       button("Copy as JSON", () => copy(JSON.stringify(entry, null, 2))),
       button("Copy as curl", () => copy(formatCurlRead(origin, this.stream, entry.id)), { title: "A command that reads this entry" }),
       button("Copy as curl to publish", () => copy(formatCurlPublish(origin, this.stream, entry)), { title: "A command that publishes these fields again" }),
-      button("Publish again…", () => this.dispatchEvent(new CustomEvent("copy", { detail: entry })), { "data-needs": "write" }),
+      this.again,
     ];
   }
 

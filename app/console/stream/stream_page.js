@@ -184,6 +184,7 @@ export class StreamPage extends EventTarget {
     this.closing.disabled = closed;
     this.publish.setClosed(closed);
     this.groups.deadLetters.setClosed(closed);
+    this.inspector.setClosed(closed);
   }
 
   showMissing() {
