@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from app.history.groups import Deleted, key_of
 from engine import Clock
@@ -22,7 +23,7 @@ from pyspark_weir.table.files import DataFile
 from pyspark_weir.table.ranges import StreamKey
 from pyspark_weir.table.root import ArchiveRoot
 from pyspark_weir.table.schema import Keys
-from pyspark_weir.table.table import ArchiveTable, EntryFilter
+from pyspark_weir.table.table import ArchiveTable, EntryFilter, data_file
 
 REFRESH_S: Final = 5.0
 # Between looks because of what the last look has not found either.
@@ -44,23 +45,36 @@ class Span(NamedTuple):
 
 
 class StreamFiles(NamedTuple):
-    """The files that may hold entries of a stream, by their first ID, and their bounds."""
+    """The files that may hold entries of a stream, as rows of `ArchiveTable.adds`, and their bounds: a page
+    needs few of many.
+    """
 
-    files: Sequence[DataFile]
+    adds: pa.Table
     lows: Keys
     highs: Keys
 
     @classmethod
-    def of(cls, found: Sequence[DataFile]) -> "StreamFiles":
+    def of(cls, adds: pa.Table) -> "StreamFiles":
         """Files in any order."""
-        files = sorted(found, key=lambda file: file.low.id_key)
-        lows = np.array([file.low.id_key for file in files], "S32")
-        return cls(files, lows, np.array([file.high.id_key for file in files], "S32"))
+        return cls(adds, *(np.array(adds[f"{side}.id_key"].to_numpy(), "S32") for side in ("min", "max")))
 
-    def within(self, low: int, high: int) -> list[DataFile]:
-        """Those that may hold IDs from `low` to `high`, by their first ID."""
-        may_hold = (self.highs >= key_of(low)) & (self.lows <= key_of(high))
-        return [self.files[place] for place in np.flatnonzero(may_hold).tolist()]
+    def within(self, low: int, high: int, *, reverse: bool) -> list[int]:
+        """The places of those that may hold IDs from `low` to `high`: by their first ID, in reverse by their
+        last one from the end.
+        """
+        found = np.flatnonzero((self.highs >= key_of(low)) & (self.lows <= key_of(high)))
+        order = np.argsort((self.highs if reverse else self.lows)[found], kind="stable")
+        places: list[int] = found[order[::-1] if reverse else order].tolist()
+        return places
+
+    def edge(self, place: int, *, reverse: bool) -> int:
+        """The first ID of one; in reverse the last one, negated."""
+        return -int(self.highs[place], 16) if reverse else int(self.lows[place], 16)
+
+    def file(self, place: int) -> DataFile:
+        """One of them."""
+        (row,) = self.adds.slice(place, 1).to_pylist()
+        return data_file(row)
 
 
 class Snapshot:
@@ -203,7 +217,7 @@ class Archive:
         assert table is not None, "a snapshot was made of it"
         if table.version != version:
             table = ArchiveTable.open(self.root, version)
-        return StreamFiles.of(table.files(EntryFilter(*key)))
+        return StreamFiles.of(table.adds(EntryFilter(*key)))
 
 
 def _spans(table: ArchiveTable, begins: Mapping[StreamKey, EntryId]) -> Mapping[StreamKey, Sequence[Span]]:

@@ -15,7 +15,7 @@ import heapq
 from collections.abc import AsyncIterator
 from typing import Final, NamedTuple
 
-from app.history.archive import Archive, Snapshot
+from app.history.archive import Archive, Snapshot, StreamFiles
 from app.history.cache import FileCache, Next
 from app.history.groups import Run
 from engine import entries
@@ -126,7 +126,9 @@ class _Merge:
         self._wanted = wanted
         # What may come next, by edge; files further on are only looked at when they are next.
         self._heap: list[_Item] = []
-        self._files: list[DataFile] = []
+        self._files: StreamFiles
+        # The next one is last.
+        self._places: list[int] = []
         self._pushed = 0
         # Of the groups that were opened.
         self._size_max = 0
@@ -134,7 +136,9 @@ class _Merge:
     def next_unopened(self) -> Next | None:
         """The group that is opened next."""
         item = min((one for one in self._heap if one[1] == _UNOPENED), default=None)
-        found = item[-1] if item is not None else self._files[-1] if self._files else None
+        found = item[-1] if item is not None else None
+        if item is None and self._places:
+            found = self._files.file(self._places[-1])
         stream, reverse = self._wanted.key.stream, self._wanted.reverse
         if isinstance(found, _Group):
             return Next(found.file, found.number, stream, reverse, self._size_max)
@@ -145,8 +149,8 @@ class _Merge:
         wanted, reverse = self._wanted, self._wanted.reverse
         if wanted.low > wanted.high:
             return
-        found = (await self._archive.files(self._snapshot, wanted.key)).within(wanted.low, wanted.high)
-        self._files = sorted(found, key=lambda file: _edge_of(file, reverse=reverse), reverse=True)
+        self._files = await self._archive.files(self._snapshot, wanted.key)
+        self._places = self._files.within(wanted.low, wanted.high, reverse=reverse)[::-1]
         while self._next_edge() is not None:
             item = heapq.heappop(self._heap)[-1]
             if isinstance(item, Slice):
@@ -182,11 +186,11 @@ class _Merge:
 
     def _next_edge(self) -> int | None:
         reverse = self._wanted.reverse
-        while self._files:
-            edge = _edge_of(self._files[-1], reverse=reverse)
+        while self._places:
+            edge = self._files.edge(self._places[-1], reverse=reverse)
             if self._heap and self._heap[0][0] < edge:
                 break
-            self._push(edge, _UNOPENED, self._files.pop())
+            self._push(edge, _UNOPENED, self._files.file(self._places.pop()))
         return self._heap[0][0] if self._heap else None
 
     def _push_slice(self, item: Slice) -> None:
@@ -197,7 +201,3 @@ class _Merge:
     def _push(self, edge: int, kind: int, item: "DataFile | _Group | Slice") -> None:
         self._pushed += 1
         heapq.heappush(self._heap, (edge, kind, self._pushed, item))
-
-
-def _edge_of(file: DataFile, *, reverse: bool) -> int:
-    return -int(file.high.id_key, 16) if reverse else int(file.low.id_key, 16)

@@ -74,6 +74,8 @@ class Archiver:
         # Where a query without a checkpoint begins, by key; other streams begin with their first entry.
         self._begun: Offsets = {}
         self._settled: tuple[int, Offsets] | None = None
+        # As the last batch found it: loading costs the more the more files it has.
+        self._table: ArchiveTable | None = None
         # The table is known to say of these that they are.
         self._closed: set[StreamKey] = set()
         # Batches are stored in a thread of Spark's, and settled in another.
@@ -145,7 +147,10 @@ class Archiver:
         moved = self.moved(number)
         if not (moved.ranges or moved.lost):
             return
-        if ArchiveTable.create(self.root).holds(moved):
+        if self._table is None:
+            self._table = ArchiveTable.create(self.root)
+        self._table.refresh()
+        if self._table.holds(moved):
             return
         options = {**archived.options_of(self.root), "moved": json.dumps(moved.metadata())}
         frame.write.format(ArchiveDataSource.name()).mode("append").options(**options).save()

@@ -216,6 +216,27 @@ def metadata_in(version: int, stored: bytes | None) -> dict[str, Any]:
     }
 
 
+# What a commit of ours has, and what one has that changes no files, as vacuum adds it.
+_OURS: Final = frozenset(("commitInfo", "add", "remove", "txn"))
+_QUIET: Final = frozenset(("commitInfo", "txn"))
+
+
+def files_in(stored: bytes) -> dict[str, Action | None] | None:
+    """The files that a commit of ours adds, by path, and None where it removes one. None at all for what
+    deltalake has to read: another program's, and what is cut short.
+    """
+    found = _actions(stored)
+    known = _QUIET if found is None or _ours(found) is None else _OURS
+    if found is None or not all(action.keys() <= known for action in found):
+        return None
+    changed: dict[str, Action | None] = {
+        action["remove"]["path"]: None for action in found if "remove" in action
+    }
+    changed |= {action["add"]["path"]: action["add"] for action in found if "add" in action}
+    # It has another form where it is removed.
+    return None if any("%" in path for path in changed) else changed
+
+
 def _changes_rows(action: Action) -> bool:
     return any((action.get(kind) or {}).get("dataChange") for kind in ("add", "remove"))
 

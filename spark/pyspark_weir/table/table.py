@@ -10,6 +10,7 @@ that version, the writer begins again. If it did not learn how a commit ended, i
 """
 
 import hashlib
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
@@ -58,6 +59,8 @@ CLOSINGS: Final = "weir-archive/closed"
 VACUUM_AGE_MS_MIN: Final = 7 * 24 * 3_600_000
 # Opening reads the commits since the last checkpoint, whose size is that of all that is known of files.
 _CHECKPOINT_COMMITS: Final = 50
+# So what is followed of a table does not grow, and agrees with what deltalake has.
+_FOLLOWED_MAX: Final = 50
 # The cache of ranges is small.
 _RANGES_COMMITS: Final = 10
 # Writers that lose this often in a row are more than an archive has.
@@ -107,11 +110,8 @@ class ArchiveTable:
 
     def __init__(self, root: ArchiveRoot, delta: DeltaTable, tip: bytes | None) -> None:
         self.root = root
-        self.delta = delta
         self._ranges: Ranges | None = None
-        self._files: tuple[int, pa.Table] | None = None
-        # A digest of the last commit when it was loaded.
-        self._tip = tip
+        self._hold(delta, tip)
         # The last commit that is known to be on disk.
         self._synced = -1
 
@@ -146,28 +146,49 @@ class ArchiveTable:
         return cls.open(root)
 
     @property
-    def version(self) -> int:
-        return self.delta.version()
+    def delta(self) -> DeltaTable:
+        """What deltalake has of this version, loaded where it is needed: to commit, and to change the log."""
+        if self._delta.version() != self.version:
+            self._hold(log.load(self.root, self.version), self._tip)
+        return self._delta
 
     def refresh(self) -> None:
-        """Be at the latest version. What a table costs to load grows with its files: one that has had no
-        commit since is kept. Raises as `open`.
+        """Be at the latest version. What a table costs to load grows with its files: where nothing but
+        commits of ours has come since, these are read and no more. Raises as `open`.
         """
-        if not self._is_latest():
+        if not self._has_tip() or not self._follow():
             self.reload()
 
     def reload(self) -> None:
         """The same, loaded anew: what is loaded reads files of the log, which may be deleted by now."""
-        # `update_incremental` keeps reading each commit since the first load, deleted ones too.
-        self.delta, self._tip = _load(self.root)
+        self._hold(*_load(self.root))
 
-    def _is_latest(self) -> bool:
-        """Whether no commit has come, and the last one is what it was: else the folder holds another archive
-        now, or an older copy of this one.
+    def _hold(self, delta: DeltaTable, tip: bytes | None) -> None:
+        self._delta = delta
+        self.version = delta.version()
+        # A digest of the commit of this version.
+        self._tip = tip
+        self._files: pa.Table | None = None
+        # The files of commits since the one that deltalake has loaded: where they were added, and where not.
+        self._changed: dict[str, log.Action | None] = {}
+
+    def _has_tip(self) -> bool:
+        """Whether the last commit is what it was: else the folder holds another archive now, or an older copy
+        of this one; or its log was cleaned.
         """
-        has_more = self.root.size(log.commit_name(self.version + 1)) is not None
         last = log.commit_name(self.version)
-        return not has_more and self._tip is not None and self._tip == _digest(self.root.read(last))
+        return self._tip is not None and self._tip == _digest(self.root.read(last))
+
+    def _follow(self) -> bool:
+        """Take in the commits that have come; False where deltalake has to."""
+        while (stored := self.root.read(log.commit_name(self.version + 1))) is not None:
+            changed = log.files_in(stored)
+            if changed is None or self.version - self._delta.version() >= _FOLLOWED_MAX:
+                return False
+            self._changed |= changed
+            self.version += 1
+            self._tip = _digest(stored)
+        return True
 
     def commit(self, batch: Batch, now_ms: int | None = None) -> Committed:
         """Commit a batch, unless the table holds it; it stays through a power cut. `now_ms`: wall clock.
@@ -212,7 +233,7 @@ class ArchiveTable:
         """Commit files that hold the rows of others but for those that were `erased`; the new version. Their
         digests are of what comes after where those of the table begin. Raises as `replace` does.
         """
-        if self.delta.metadata().configuration.get("delta.appendOnly") == "true":
+        if self._delta.metadata().configuration.get("delta.appendOnly") == "true":
             raise ArchiveError(
                 f"{self.root.url} has the property delta.appendOnly: take it off to erase entries"
             )
@@ -249,6 +270,8 @@ class ArchiveTable:
                 raise CommitConflictError("another process has replaced one of these files")
             _check_there(self.root, added)
             if self._put(application, actions, metadata):
+                # By deltalake, which also knows what others add.
+                self.reload()
                 if still := self._live(removed):
                     raise ArchiveError(
                         f"{still[0].path} was removed, and still counts: another program has added it in a "
@@ -278,12 +301,16 @@ class ArchiveTable:
                 return
         raise self._too_busy()
 
+    def adds(self, selection: EntryFilter) -> pa.Table:
+        """The files that may hold such entries by their statistics, in any order: one row a file, as
+        `data_file` takes it.
+        """
+        condition = _condition(selection)
+        return self._adds() if condition is None else self._adds().filter(condition)
+
     def files(self, selection: EntryFilter | None = None) -> list[DataFile]:
-        """The files that may hold such entries by their statistics, in the order of dates and of entries."""
-        adds = self._adds()
-        condition = _condition(selection or EntryFilter())
-        found = adds if condition is None else adds.filter(condition)
-        files = [_data_file(row) for row in found.to_pylist()]
+        """The same, in the order of dates and of entries."""
+        files = [data_file(row) for row in self.adds(selection or EntryFilter()).to_pylist()]
         return sorted(
             files,
             key=lambda one: (one.date or date.max, one.low.gateway, one.low.stream, one.low.id_key, one.path),
@@ -396,13 +423,13 @@ class ArchiveTable:
     @property
     def columns(self) -> pa.Schema:
         """What files have: the archive's columns, and those that another program has added."""
-        others = (field for field in _arrow_schema(self.delta) if field.name not in SCHEMA.names)
+        others = (field for field in _arrow_schema(self._delta) if field.name not in SCHEMA.names)
         return pa.schema([*IN_FILES, *others])
 
     @property
     def table_id(self) -> str:
         """Another one where the folder holds another archive now."""
-        return str(self.delta.metadata().id)
+        return str(self._delta.metadata().id)
 
     def _cached_ranges(self) -> Ranges:
         for version in range_cache.cached_versions(self.root):
@@ -421,9 +448,15 @@ class ArchiveTable:
 
     def _adds(self) -> pa.Table:
         """One row a file; made once a version, since jobs look up one stream after another."""
-        if self._files is None or self._files[0] != self.version:
-            self._files = self.version, pa.table(self.delta.get_add_actions(flatten=True))
-        return self._files[1]
+        if self._files is None:
+            self._files = pa.table(self._delta.get_add_actions(flatten=True))
+        if self._changed:
+            paths = pa.array(list(self._changed), pa.string())
+            kept = self._files.filter(pc.invert(pc.is_in(self._files["path"], paths)))
+            added = [_flat(one) for one in self._changed.values() if one is not None]
+            self._files = pa.concat_tables([kept, _as_adds(added, kept.schema)]).combine_chunks()
+            self._changed = {}
+        return self._files
 
 
 def _load(root: ArchiveRoot, version: int | None = None) -> tuple[DeltaTable, bytes | None]:
@@ -517,7 +550,29 @@ def _condition(wanted: EntryFilter) -> Any:  # noqa: ANN401 - an expression of p
     return all_of(found)
 
 
-def _data_file(row: dict[str, Any]) -> DataFile:
+def _flat(add: log.Action) -> dict[str, Any]:
+    """An action of the log as deltalake gives one."""
+    stats = json.loads(add["stats"])
+    return {
+        "path": add["path"],
+        "size_bytes": add["size"],
+        "modification_time": add["modificationTime"],
+        "num_records": stats["numRecords"],
+        f"partition.{DATE}": add["partitionValues"][DATE],
+        **{f"min.{name}": value for name, value in stats["minValues"].items()},
+        **{f"max.{name}": value for name, value in stats["maxValues"].items()},
+        **{f"null_count.{name}": value for name, value in stats["nullCount"].items()},
+    }
+
+
+def _as_adds(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
+    # Times and dates are texts in the log.
+    columns = [pa.array([row.get(field.name) for row in rows]).cast(field.type) for field in schema]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def data_file(row: Mapping[str, Any]) -> DataFile:
+    """A row of `adds`. Raises ArchiveError."""
     bounds = {}
     for side in ("min", "max"):
         values = {name: row[f"{side}.{name}"] for name in ENTRY_KEYS}
