@@ -211,12 +211,13 @@ def has_more_items(body: bytes, most: int, at_depth: int = 1) -> bool:
     return False
 
 
-def members_of(body: bytes, most: int) -> dict[str, bytes]:
-    """The members of a large object as text, `most` of them at most: for what is read piece by piece.
+def members_of(body: bytes, most: int | None) -> dict[str, bytes]:
+    """The members of a large object as text, for what is read piece by piece: `most` of them at most, None
+    where they are counted.
 
     Raises `malformed_json`, 422 for what is no object and for a member that occurs twice.
     """
-    if _OPENING.match(body) and has_more_items(_within(body), most):
+    if _OPENING.match(body) and _within(body) and most is not None and has_more_items(body, most):
         raise invalid("", f"an object here has at most {most} members")
     found = _split(_decode_members, body, "it is a JSON object")
     if max(map(len, found), default=0) > _NAME_CHARS_MAX:

@@ -250,7 +250,7 @@ def _in_pieces(rows: Sequence[msgspec.Raw]) -> Iterator[Sequence[msgspec.Raw]]:
 def _large_json(body: bytes, limits: EntryLimits) -> ParsedEntries:
     """A batch is read entry by entry, so that the first wrong one ends it; and counted before."""
     if not strict_json.has_more_items(body, MEMBERS_MAX):
-        members = strict_json.members_of(body, MEMBERS_MAX)
+        members = strict_json.members_of(body, None)
         if members.get("entries", b"").startswith(b"["):
             if len(members) > 1:
                 raise invalid("/entries", _ALONE)
