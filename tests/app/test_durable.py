@@ -146,6 +146,34 @@ async def test_a_page_has_another_tag_once_an_entry_of_it_is_deleted(http: httpx
         assert again.headers["stream-next-offset"] == page.headers["stream-next-offset"]
 
 
+async def test_a_page_has_another_tag_once_its_stream_is_closed(http: httpx.AsyncClient) -> None:
+    """Else a cache would go on with a page that says of no end."""
+    made = await http.put(_PATH, headers=_JSON, content="[1]")
+    places = (_PATH, f"{_PATH}?offset={made.headers['stream-next-offset']}")
+    tags = [(await http.get(path)).headers["etag"] for path in places]
+    await http.post(_PATH, headers={"stream-closed": "true"})
+    for path, tag in zip(places, tags, strict=True):
+        page = await http.get(path, headers={"if-none-match": tag})
+        assert (page.status_code, page.headers["stream-closed"]) == (200, "true")
+        assert page.headers["etag"] != tag
+
+
+async def test_a_long_poll_ends_with_its_stream(http: httpx.AsyncClient, app: App) -> None:
+    """With the word that nothing follows, and behind the last entry if one came with the end."""
+    for content, status in ((b"", 204), (b"[2]", 200)):
+        path = f"/v1/stream/ends-{status}"
+        made = await http.put(path, headers=_JSON, content="[1]")
+        offset = made.headers["stream-next-offset"]
+        waiting = asyncio.create_task(http.get(f"{path}?offset={offset}&live=long-poll"))
+        while not app.gateway.engine.waiting:  # noqa: ASYNC110 - the engine has no event for it
+            await asyncio.sleep(0)
+        closed = await http.post(path, headers={**_JSON, "stream-closed": "true"}, content=content)
+        answer = await waiting
+        assert (answer.status_code, answer.content) == (status, content)
+        assert (answer.headers["stream-closed"], answer.headers["stream-up-to-date"]) == ("true", "true")
+        assert answer.headers["stream-next-offset"] == closed.headers["stream-next-offset"]
+
+
 async def test_nothing_is_behind_the_highest_id(http: httpx.AsyncClient) -> None:
     """Its entry is not read again and again; of a stream that has no such entry the offset is a gap."""
     highest = f"{(1 << 64) - 1}-{(1 << 64) - 1}"

@@ -163,6 +163,12 @@ async def test_of_a_list_some_are_published_and_some_scheduled(http: httpx.Async
     assert len((await http.get(SCHEDULES)).json()["schedules"]) == 2
 
 
+async def test_of_a_list_those_for_now_keep_their_ids(http: httpx.AsyncClient) -> None:
+    """What stands between them and comes later has none."""
+    rows = [single(delay_ms=60_000), {**ENTRY, "id": "5-0"}, single(delay_ms=60_000), {**ENTRY, "id": "6-0"}]
+    assert (await http.post(ENTRIES, json={"entries": rows})).json()["ids"] == ["5-0", "6-0"]
+
+
 async def test_an_entry_wins_over_the_query(http: httpx.AsyncClient) -> None:
     rows = [single(deliver_at="2035-01-01T00:00:00Z"), single(schedule="named"), ENTRY]
     given = (await http.post(ENTRIES + "?deliver_at=2034-01-01T00:00:00Z", json=rows)).json()

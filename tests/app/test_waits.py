@@ -9,7 +9,10 @@ import pytest
 
 from app.gateway import RecoveryProgress
 from app.main import App
+from engine import entries
+from engine.commands import XAdd
 from tests.app.conftest import calling
+from tests.engine.asking import reply_to
 
 pytestmark = pytest.mark.both_ways
 
@@ -73,6 +76,32 @@ async def test_a_command_that_blocks_ends_with_its_connection(app: App) -> None:
     await client.waits(app)
     await client.leave()
     assert app.gateway.engine.waiting == 0
+
+
+@pytest.mark.holding
+async def test_a_waiting_read_that_finds_no_memory_takes_nothing(app: App, http: httpx.AsyncClient) -> None:
+    """It was not known before how long its answer is: what the group has given goes back."""
+    group = "/v1/streams/s/groups/g"
+    await http.put(group, json={"start": "0"})
+    reads = {READ: {"wait": 5_000}, "/v1/read": _group_read(wait=5_000)}
+    pool = app.gateway.limits.budgets.output
+    for path, body in reads.items():
+        reading = asyncio.create_task(http.post(path, json=body))
+        while not app.gateway.engine.waiting:  # noqa: ASYNC110 - the engine has no event for it
+            await asyncio.sleep(0)
+        others = pool.reserve("another", pool.bytes_max)
+        long = XAdd(stream="s", bodies=[entries.body([("a", b"x" * 100_000)])])
+        await reply_to(app.gateway.engine, long)
+        answer = await reading
+        assert (answer.status_code, answer.json()["code"]) == (503, "overloaded"), path
+        others.release()
+        assert (await http.get(f"{group}/pending")).json()["count"] == 0, path
+        (found,) = (await http.post(READ, json={})).json()["entries"]
+        await http.post(f"{group}/ack", json={"ids": [found["id"]]})
+
+
+def _group_read(**more: int) -> dict[str, Any]:
+    return {"group": "g", "consumer": "c", "streams": {"s": ">"}, **more}
 
 
 async def test_too_many_waiting_reads_are_429(app: App, http: httpx.AsyncClient) -> None:

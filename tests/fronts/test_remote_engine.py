@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -157,6 +158,18 @@ async def test_a_lease_is_had_behind_the_reader_before_it(joined: Joined) -> Non
     async with asyncio.timeout(5):
         assert (await first.alone, await second.alone) == (None, None)
     assert first.over.done()
+
+
+async def test_each_tenant_leases_consumers_of_its_own(joined: Joined) -> None:
+    """Their names are the same, and so is the front."""
+    replaced, prefixes = list[str](), ("", "acme.", "other.")
+    key = ConsumerKey("s", "g", "c")
+    leases = [
+        joined.leases.under(prefix).acquire(key, partial(replaced.append, prefix)) for prefix in prefixes
+    ]
+    async with asyncio.timeout(5):
+        assert [await lease.alone for lease in leases] == [None] * 3
+    assert replaced == []
 
 
 async def test_waits_end_with_draining_and_those_of_other_fronts_go_on(

@@ -22,8 +22,8 @@ def _bug(file: str, old: str, new: str, *asked: str) -> Planted:
 
 _DOORS: Final = {
     # ---- Durable Streams
-    "a reader goes on behind entries that a restored backup lacks": _bug(
-        _READING, "    return gap.goes_on_after\n", "    return offset.after\n"
+    "an offset right behind what was removed taken for one before": _bug(
+        _READING, "if 0 < after < info.removed_upto and", "if 0 < after <= info.removed_upto and"
     ),
     "a long-poll that ends with its stream does not say so": _bug(
         _READING, "info = replace(page.stream, closed=bool(reply.closed))", "info = page.stream"
