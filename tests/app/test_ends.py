@@ -256,6 +256,7 @@ def test_events_of_an_end_are_places_to_come_back_to(house: House) -> None:
     """The `id` of a gap that says where to go on: an EventSource that comes back is not told again."""
     plain, long = Events(house, "0", ""), Events(house, "0", "&cursor=generation")
     several = _of_several(house, "0", "&cursor=generation")
+    second = Events(house, "0", "&stream=t&stream=s&cursor=generation", "/v1/tail")
     known = house.generation
     house.tell("RENAME other s")
     new = house.generation
@@ -264,6 +265,8 @@ def test_events_of_an_end_are_places_to_come_back_to(house: House) -> None:
     assert [one.last_id for one in long.reader.events] == ids
     mark = several.reader.parser.last_id.partition(".")[0]
     assert [one.last_id for one in several.reader.events] == [f"{mark}.{one}~0-0" for one in ids]
+    mark = second.reader.parser.last_id.partition(".")[0]
+    assert [one.last_id for one in second.reader.events] == [f"{mark}.0-0~{one}" for one in ids]
     back = Events(house, f"0-0.{new}", "")
     assert back.news() == ["0-7"]
 

@@ -125,6 +125,19 @@ async def test_a_search_ends_after_so_many_turns(
     assert answers[-1]["next"] is None
 
 
+async def test_several_turns_find_no_more_than_asked_for(
+    dead: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A turn that finds some of them leaves as many less for the next one."""
+    monkeypatch.setattr("engine.commands.redriving.TURN_LOOKS_MAX", 2)
+    await dead.post("/v1/streams/s/entries", json={"id": "5-3", "fields": {"n": "3"}})
+    await dead.post(f"{G}/consumers/b/read", json={})
+    await dead.post(G + "/dead-letter", json={"ids": ["5-3"], "reason": "bad ü"})
+    answer = (await dead.post(REDRIVE, json={"filter": {"reason": "bad ü"}, "count": 2})).json()
+    assert answer["redriven"] == 2
+    assert await sources(dead) == ["5-0", "5-3"]
+
+
 async def test_a_repeated_call_is_answered_as_the_first_time(dead: httpx.AsyncClient) -> None:
     """Nothing more goes back; another body under the key is refused."""
     key = {"idempotency-key": "k"}

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from joserfc.jwk import KeySet, RSAKey
 
-from app.auth import TokenPolicy
+from app.auth import Principal, TokenPolicy
 from app.auth.jwt import LEEWAY_S, JwtKeys, Verifier
 from app.auth.policy import GrantMapping
 from app.auth.tokens import GRANTS_MAX
@@ -158,6 +158,18 @@ async def test_a_session_of_a_revoked_caller_ends_once_and_not_after_it_was_left
     assert sessions.revoke(policy.is_revoked) == 1
     await settle()
     assert ends == [AccessEnd.REVOKED] * 2
+
+
+async def test_each_token_of_a_session_is_said_to_expire() -> None:
+    """Also one that comes after a warning, and is not good for long."""
+    sessions, warned = OpenSessions(HandClock(), lambda _: False), list[int]()
+    first, second = (Principal("c", [], expires_s=sessions.wall_s() + left_s) for left_s in (30, 20))
+    session = sessions.enter(first, lambda _: None, warned.append)
+    await settle()
+    session.renew(second)
+    await settle()
+    session.leave()
+    assert warned == [30_000, 20_000]
 
 
 async def test_a_ticket_is_worth_nothing_when_its_token_is_revoked(engine: Engine, tmp_path: Path) -> None:

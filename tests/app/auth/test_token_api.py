@@ -453,6 +453,23 @@ async def test_an_issuer_sees_and_revokes_its_own_tokens_alone(engine: Engine, t
 PASSED_ON = granted("read", "write", "issue")
 
 
+async def test_an_issuer_of_the_same_name_in_another_tenant_sees_none_of_them(engine: Engine) -> None:
+    """Two tenants may have the same names of callers, as of streams."""
+    app = with_jwts(engine)
+    callers = {
+        prefix: jwt(sub="alice", grants=[{**PASSED_ON, "prefix": prefix}]) for prefix in ("acme.", "other.")
+    }
+    grants = [{"actions": ["read"], "streams": "orders.eu"}]
+    of = {prefix: (await create(app, text, grants=grants)).json() for prefix, text in callers.items()}
+    for prefix, text in callers.items():
+        (theirs,) = (one["id"] for whose, one in of.items() if whose != prefix)
+        async with client(app, text) as http:
+            listed = (await http.get("/v1/admin/tokens")).json()["tokens"]
+            assert [one["id"] for one in listed] == [of[prefix]["id"]]
+            assert (await http.get(f"/v1/admin/tokens/{theirs}")).status_code == 404
+            assert (await http.delete(f"/v1/admin/tokens/{theirs}")).status_code == 404
+
+
 @pytest.mark.parametrize("subject", ["alice", "a" * 300])
 async def test_with_a_subject_goes_what_was_made_for_it(engine: Engine, subject: str) -> None:
     """With its JWTs, and with the tokens that were made with these, also by another's hand in between."""

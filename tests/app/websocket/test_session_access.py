@@ -1,6 +1,6 @@
 """What a token lets a conversation do, and how it ends with its token."""
 
-from app.auth import ANONYMOUS, UNAUTHENTICATED
+from app.auth import ANONYMOUS, UNAUTHENTICATED, Grant, Principal
 from app.doors.websocket.effects import Close
 from app.errors import RefusalError
 from app.live.sessions import AccessEnd
@@ -76,6 +76,18 @@ def test_a_narrower_token_ends_what_it_does_not_allow() -> None:
     world.settle()
     assert [frame["sub"] for frame in world.sent if frame["op"] == "entries"] == ["u"]
     assert world.closed is None
+
+
+def test_a_token_for_one_consumer_ends_the_others() -> None:
+    """And those of other groups."""
+    world = SocketWorld(ANONYMOUS)
+    for sub, group, consumer in (("own", "g", "c"), ("another", "g", "d"), ("elsewhere", "h", "c")):
+        world.say("consume", sub=sub, stream="s", group=group, consumer=consumer, create="0")
+    grant = {"actions": ["consume"], "streams": "s", "groups": "g", "consumer": "c"}
+    world.tokens["narrow"] = Principal("tester", [Grant.from_value(grant)])
+    answered = world.say("auth", token="narrow", ref=1)
+    revoked = [(frame["sub"], frame["reason"]) for frame in answered if frame["op"] == "revoked"]
+    assert revoked == [("another", "forbidden"), ("elsewhere", "forbidden")]
 
 
 def test_a_token_that_ends_closes_the_connection() -> None:
