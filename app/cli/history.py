@@ -36,7 +36,7 @@ def serve(
         Path | None,
         typer.Option(metavar="FILE", help="file with the token that gateways have; needed beyond loopback"),
     ] = None,
-    cache_mb: Annotated[int, typer.Option(min=1, help="memory for entries that were read, in MiB")] = 256,
+    cache_mb: Annotated[int, typer.Option(min=1, help="memory for pages and what they need, in MiB")] = 256,
     storage: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="how a bucket is reached, as AWS_REGION=…")
     ] = None,

@@ -1,16 +1,19 @@
 """What was read of files, up to a number of bytes: footers, and row groups as they are answered.
 
-Knows: that a file never changes, and that readers who want the same at one time share one read.
-Must never know: which of it a page needs.
+Knows: that a file never changes, that readers who want the same at one time share one read, and what a read
+takes. Must never know: which of it a page needs.
 """
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Awaitable, Callable, Container, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext, suppress
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar, TypeVarTuple
 
+import pyarrow as pa
+
+from app.history.budget import Budget, Share
 from app.history.groups import COLUMNS, Deleted, Group, encode_group
 from pyspark_weir.errors import ArchiveDamagedError
 from pyspark_weir.table.files import DataFile
@@ -19,9 +22,14 @@ from pyspark_weir.table.parquet import Footer, read_footer, read_group, reading
 from pyspark_weir.table.root import ArchiveRoot
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 GROUPS_BYTES_MAX: Final = 256 << 20
-_FOOTERS_BYTES_MAX: Final = 64 << 20
+# Footers take no more than this part of all.
+_FOOTERS_PART: Final = 4
+# Of a group's bytes, while it is read and encoded: its rows, what they are made of, and twice its text.
+# Measured: 3.9 to 5.2 times its rows; 16 times where all of it is control characters.
+_READ_FACTOR: Final = 5
 # One reads while another encodes, which takes the interpreter's lock.
 _THREADS: Final = 2
 # There they wait for the network.
@@ -69,15 +77,10 @@ class GroupIndex(NamedTuple):
 
 
 class Shared(Generic[T]):
-    """Values by key, the last used of `bytes_max` together. Who asks for one that is being made waits for it.
+    """Values by key. Who asks for one that is being made waits for it. `size_of` a value is in bytes."""
 
-    `size_of` a value is in bytes.
-    """
-
-    def __init__(self, bytes_max: int, threads: ThreadPoolExecutor, size_of: Callable[[T], int]) -> None:
+    def __init__(self, size_of: Callable[[T], int]) -> None:
         self.bytes = self.hits = self.misses = self.ahead = 0
-        self._bytes_max = bytes_max
-        self._threads = threads
         self._size_of = size_of
         self._values: OrderedDict[Hashable, T] = OrderedDict()
         self._made: dict[Hashable, asyncio.Future[T]] = {}
@@ -95,13 +98,12 @@ class Shared(Generic[T]):
         """Whether a value is here, or is being made."""
         return key in self._values or key in self._made
 
-    async def make(self, key: Hashable, how: Callable[[], T]) -> T:
-        """Make a value in a thread, and keep it. Raises what `how` raises."""
+    async def make(self, key: Hashable, how: Callable[[], Awaitable[T]]) -> T:
+        """Make a value, and keep it. Raises what `how` raises."""
         making = self._made.get(key)
         if making is None:
             self.misses += 1
-            work = asyncio.get_running_loop().run_in_executor(self._threads, how)
-            making = self._made[key] = asyncio.ensure_future(work)
+            making = self._made[key] = asyncio.ensure_future(how())
             making.add_done_callback(lambda made: self._keep(key, made))
         return await asyncio.shield(making)
 
@@ -118,8 +120,15 @@ class Shared(Generic[T]):
         self._drop(key)
         value = self._values[key] = made.result()
         self.bytes += self._size_of(value)
-        while self.bytes > self._bytes_max and len(self._values) > 1:
-            self._drop(next(iter(self._values)))
+
+    def shrink(self, bytes_max: int, pinned: Container[Hashable] = ()) -> int:
+        """Keep no more than so many bytes, of those used last, and what is `pinned`; how many are kept."""
+        if self.bytes > bytes_max:
+            for key in [key for key in self._values if key not in pinned]:
+                self._drop(key)
+                if self.bytes <= bytes_max:
+                    break
+        return self.bytes
 
     def _drop(self, key: Hashable) -> None:
         value = self._values.pop(key, None)
@@ -128,20 +137,19 @@ class Shared(Generic[T]):
 
 
 class FileCache:
-    """What was read of an archive's files."""
+    """What was read of an archive's files, within a bound for all that the service takes."""
 
     def __init__(self, root: ArchiveRoot, bytes_max: int = GROUPS_BYTES_MAX) -> None:
         self._root = root
-        self._bytes_max = bytes_max
+        self.budget = Budget(bytes_max)
+        self.budget.shrink = self._shrink
         threads = _THREADS if root.is_local else _THREADS_OF_A_BUCKET
         self._threads = ThreadPoolExecutor(threads, "history")
         # Threads are left for what readers wait for.
         self._ahead_max = threads // 2
         self._ahead: set[asyncio.Task[None]] = set()
-        self.groups: Shared[Group] = Shared(bytes_max, self._threads, lambda group: group.size)
-        self._indexes: Shared[GroupIndex] = Shared(
-            _FOOTERS_BYTES_MAX, self._threads, lambda index: 2 * len(index.footer.raw)
-        )
+        self.groups: Shared[Group] = Shared(lambda group: group.size)
+        self._indexes: Shared[GroupIndex] = Shared(lambda index: 2 * len(index.footer.raw))
 
     def close(self) -> None:
         """Read no more."""
@@ -152,19 +160,42 @@ class FileCache:
         self.groups.retain(lambda key: key[0] in paths)
         self._indexes.retain(lambda key: key in paths)
 
+    def _shrink(self, bytes_max: int) -> int:
+        footers = self._indexes.shrink(self.budget.bytes_max // _FOOTERS_PART)
+        return footers + self.groups.shrink(bytes_max - footers, self.budget.pins)
+
     async def index(self, file: DataFile) -> GroupIndex:
         """What a file's groups may hold. Raises ArchiveDamagedError."""
         found = self._indexes.get(file.path)
-        return found or await self._indexes.make(file.path, lambda: _index(self._root, file))
+        return found or await self._indexes.make(file.path, lambda: self._run(_index, self._root, file))
 
-    async def group(self, file: DataFile, number: int, deleted: Deleted) -> Group:
-        """A row group without what is deleted. Raises ArchiveDamagedError."""
+    def _run(self, work: Callable[[*Ts], T], *arguments: *Ts) -> Awaitable[T]:
+        return asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)
+
+    async def group(self, file: DataFile, number: int, deleted: Deleted, page: Share | None = None) -> Group:
+        """A row group without what is deleted, which a page needs to its end. Raises ArchiveDamagedError."""
         key = (file.path, number)
+        if page is not None:
+            page.pin(key)
         found = self.groups.get(key)
         if found is not None and deleted.are_left_out_of(found):
             return found
         footer = (await self.index(file)).footer
-        return await self.groups.make(key, lambda: _encoded(self._root, file.path, footer, number, deleted))
+        if page is not None:
+            page.want(key)
+        return await self.groups.make(key, lambda: self._read(key, footer, deleted))
+
+    async def _read(self, key: tuple[str, int], footer: Footer, deleted: Deleted) -> Group:
+        path, number = key
+        with self.budget.read(key) as share:
+            await share.take(_READ_FACTOR * footer.metadata.row_group(number).total_byte_size)
+
+            def note(rows: pa.Table) -> None:
+                # Where many values are the same, the footer says less.
+                loop.call_soon_threadsafe(share.grow, _READ_FACTOR * rows.nbytes)
+
+            loop = asyncio.get_running_loop()
+            return await self._run(_encoded, self._root, path, footer, number, deleted, note)
 
     async def settle(self) -> None:
         """Wait for what is being read ahead."""
@@ -174,7 +205,9 @@ class FileCache:
         """Have a row group here soon, unless it is too large a part of the cache or as many are under way as
         threads may be used for it. Whether it can be read is of no matter until it is needed.
         """
-        if len(self._ahead) >= self._ahead_max or next_one.size * _AHEAD_PART > self._bytes_max:
+        if len(self._ahead) >= self._ahead_max or next_one.size * _AHEAD_PART > self.budget.bytes_max:
+            return
+        if not self.budget.fits(_READ_FACTOR * next_one.size):
             return
         if next_one.number is not None and self.groups.has((next_one.file.path, next_one.number)):
             return
@@ -201,8 +234,16 @@ def _index(root: ArchiveRoot, file: DataFile) -> GroupIndex:
         return GroupIndex(footer, *_edges(footer.metadata, is_ours=file.is_ours))
 
 
-def _encoded(root: ArchiveRoot, path: str, footer: Footer, number: int, deleted: Deleted) -> Group:
+def _encoded(
+    root: ArchiveRoot,
+    path: str,
+    footer: Footer,
+    number: int,
+    deleted: Deleted,
+    note: Callable[[pa.Table], None],
+) -> Group:
     rows = read_group(root, path, footer, number, COLUMNS)
+    note(rows)
     with _damages(path, footer):
         return encode_group(rows, deleted)
 

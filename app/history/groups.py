@@ -29,6 +29,8 @@ _to_json: Final = msgspec.json.Encoder().encode
 _SPECIAL: Final = r'["\\\x00-\x1f]'
 # What a run takes beside its text: an `id_key` and an offset an entry.
 _ENTRY_BYTES: Final = 40
+# On the way texts exist several times, as bytes of Arrow's and of Python's.
+_PIECE_BYTES: Final = 2 << 20
 
 
 def key_of(entry_id: int) -> np.bytes_:
@@ -51,6 +53,10 @@ class Run(NamedTuple):
     def id(self, place: int) -> int:
         """The ID of an entry."""
         return int(self.keys[place], 16)
+
+    def length(self, first: int, end: int) -> int:
+        """The bytes of a slice."""
+        return int(self.offsets[end] - self.offsets[first])
 
     def slice(self, first: int, end: int) -> bytes:
         """The entries from `first` to before `end`, joined by commas; there is one at least."""
@@ -111,7 +117,7 @@ def encode_group(rows: pa.Table, deleted: Deleted) -> Group:
         if len(gone):
             kept = ~np.isin(keys, gone)
             keys, ordered = keys[kept], ordered.filter(pa.array(kept))
-        runs[key] = Run(keys, *_encode(ordered))
+        runs[key] = Run(keys, *_encode_in_pieces(ordered))
     return Group(runs, left_out, sum(len(run.text) + _ENTRY_BYTES * len(run.keys) for run in runs.values()))
 
 
@@ -128,6 +134,17 @@ def _in_order(rows: pa.Table) -> tuple[Keys, pa.Table]:
         return keys, rows
     order = np.argsort(keys, kind="stable")
     return keys[order], rows.take(pa.array(order))
+
+
+def _encode_in_pieces(rows: pa.Table) -> tuple[bytes, npt.NDArray[np.int64]]:
+    """As `_encode`, with a piece and not the whole in several forms at once."""
+    step = max(1, _PIECE_BYTES * rows.num_rows // max(1, rows.nbytes))
+    if step >= rows.num_rows:
+        return _encode(rows)
+    pieces = [_encode(rows.slice(first, step)) for first in range(0, rows.num_rows, step)]
+    begins = np.cumsum([0, *(len(text) for text, _ in pieces)])
+    offsets = [own[:-1] + begin for (_, own), begin in zip(pieces, begins[:-1], strict=True)]
+    return b"".join(text for text, _ in pieces), np.concatenate([*offsets, begins[-1:]])
 
 
 def _encode(rows: pa.Table) -> tuple[bytes, npt.NDArray[np.int64]]:

@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator
 from typing import Final, NamedTuple
 
 from app.history.archive import Archive, Snapshot, StreamFiles
+from app.history.budget import Share
 from app.history.cache import FileCache, Next
 from app.history.groups import Run
 from engine import entries
@@ -25,6 +26,8 @@ from pyspark_weir.table.ranges import StreamKey
 # At one edge, what is not opened yet comes first: it may hold what comes before.
 _UNOPENED: Final = 0
 _OPENED: Final = 1
+# Of a page's text: cut out of runs, joined, and as an answer.
+_TEXT_FACTOR: Final = 3
 
 
 class Wanted(NamedTuple):
@@ -65,14 +68,20 @@ _Item = tuple[int, int, int, DataFile | _Group | Slice]
 
 
 async def read_page(
-    archive: Archive, cache: FileCache, snapshot: Snapshot, wanted: Wanted, *, goes_on: bool = False
+    archive: Archive,
+    cache: FileCache,
+    snapshot: Snapshot,
+    wanted: Wanted,
+    page: Share,
+    *,
+    goes_on: bool = False,
 ) -> Found:
-    """The entries that are wanted, as far as limits allow. Where the reader `goes_on` behind another page,
-    what it needs next is read ahead. Raises ArchiveDamagedError.
+    """The entries that are wanted, as far as limits allow, in the share of a page. Where the reader `goes_on`
+    behind another page, what it needs next is read ahead. Raises ArchiveDamagedError.
     """
     parts: list[bytes] = []
     count = size = first = last = 0
-    merge = _Merge(archive, cache, snapshot, wanted)
+    merge = _Merge(archive, cache, snapshot, wanted, page)
     async for run, begin, end in merge.slices():
         if count:
             # A foreign OPTIMIZE may have doubled entries.
@@ -81,6 +90,7 @@ async def read_page(
                 continue
         begin, end, is_cut = _fit(run, begin, end, wanted, count, size)  # noqa: PLW2901
         if begin < end:
+            await page.take(_TEXT_FACTOR * run.length(begin, end))
             text = run.slice(begin, end)
             parts.append(b",".join(reversed(entries.texts(text))) if wanted.reverse else text)
             edges = run.id(begin), run.id(end - 1)
@@ -119,7 +129,10 @@ def _fit(run: Run, begin: int, end: int, wanted: Wanted, count: int, size: int) 
 class _Merge:
     """All entries in a range, in order: each slice ends where another may go on."""
 
-    def __init__(self, archive: Archive, cache: FileCache, snapshot: Snapshot, wanted: Wanted) -> None:
+    def __init__(
+        self, archive: Archive, cache: FileCache, snapshot: Snapshot, wanted: Wanted, page: Share
+    ) -> None:
+        self._page = page
         self._archive = archive
         self._cache = cache
         self._snapshot = snapshot
@@ -167,7 +180,7 @@ class _Merge:
                 edge = -edges.high if self._wanted.reverse else edges.low
                 self._push(edge, _UNOPENED, _Group(item, edges.number))
             return
-        group = await self._cache.group(item.file, item.number, self._snapshot.deleted)
+        group = await self._cache.group(item.file, item.number, self._snapshot.deleted, self._page)
         self._size_max = max(self._size_max, group.size)
         run = group.runs.get(key)
         if run is not None:

@@ -12,7 +12,7 @@ import hashlib
 import hmac
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from typing import Final
 
 from starlette.applications import Starlette
@@ -27,6 +27,7 @@ from app import logs
 from app.archived.asking import BUSY_WAIT_S_MAX, DEADLINE, Answered, Asked
 from app.errors import RefusalError, problem, problem_headers
 from app.history.archive import Archive, Snapshot
+from app.history.budget import Share
 from app.history.cache import FileCache
 from app.history.metrics import Metrics
 from app.history.reader import Found, Wanted, read_page
@@ -38,6 +39,8 @@ from pyspark_weir.table.root import ArchiveRoot
 
 # Pages under way; a gateway asks for two at a time for each of its callers.
 _FETCHES_MAX: Final = 64
+# What a page is counted as before it has entries.
+_PAGE_BYTES_MIN: Final = 1 << 20
 _DEADLINE_S: Final = 30.0
 # Versions to read before a missing file is missing.
 _ATTEMPTS_MAX: Final = 3
@@ -98,37 +101,43 @@ class History:
     async def _answer(self, request: Request) -> Response:
         await self._check_token(request)
         asked = Asked.of(request.path_params["stream"], dict(request.query_params))
-        try:
-            async with asyncio.timeout(_deadline_s(request)), self._turn():
-                found = await self.page(asked)
-        except TimeoutError:
-            raise _unavailable("the archive did not answer in time") from None
-        return self._respond(request, asked, found)
+        with ExitStack() as room:
+            page = room.enter_context(self.cache.budget.page())
+            try:
+                async with asyncio.timeout(_deadline_s(request)), self._turn(page):
+                    found = await self._page(asked, page)
+            except TimeoutError:
+                raise _unavailable("the archive did not answer in time") from None
+            response = self._respond(request, asked, found)
+            page.send()
+            response.kept = room.pop_all()
+            return response
 
     @asynccontextmanager
-    async def _turn(self) -> AsyncIterator[None]:
+    async def _turn(self, page: Share) -> AsyncIterator[None]:
         """Be one of the pages under way. Raises RefusalError."""
         try:
             async with asyncio.timeout(BUSY_WAIT_S_MAX):
+                await page.take(_PAGE_BYTES_MIN)
                 await self._turns.acquire()
         except TimeoutError:
-            detail = f"{_FETCHES_MAX} pages are being read: try again in a moment"
+            detail = f"{_FETCHES_MAX} pages are being read, or as many as --cache-mb has room for: try again"
             raise RefusalError("history_busy", detail) from None
         try:
             yield
         finally:
             self._turns.release()
 
-    def _respond(self, request: Request, asked: Asked, found: Answered) -> Response:
+    def _respond(self, request: Request, asked: Asked, found: Answered) -> "_Page":
         body, headers = found.body(asked), found.headers()
         # What the archive's end cut grows: it is not kept.
         if found.more or found.covered >= asked.high:
             tag = f'"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
             headers |= {"etag": tag, "cache-control": _REVALIDATED}
             if request.headers.get("if-none-match") == tag:
-                return Response(status_code=304, headers=headers)
+                return _Page(status_code=304, headers=headers)
         self.metrics.entries.inc(found.number)
-        return Response(body, media_type="application/json", headers=headers)
+        return _Page(body, media_type="application/json", headers=headers)
 
     async def _check_token(self, request: Request) -> None:
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
@@ -158,13 +167,18 @@ class History:
 
     async def page(self, asked: Asked) -> Answered:
         """The entries that are asked for, of one version of the archive. Raises RefusalError."""
+        with self.cache.budget.page() as page:
+            await page.take(_PAGE_BYTES_MIN)
+            return await self._page(asked, page)
+
+    async def _page(self, asked: Asked, page: Share) -> Answered:
         key = StreamKey(asked.gateway, asked.stream, asked.generation)
         with self._failures():
             snapshot = await self.archive.snapshot(key, asked.high)
             for _attempt in range(_ATTEMPTS_MAX):
                 self.metrics.version.set(snapshot.version)
                 try:
-                    return await self._read(snapshot, key, asked)
+                    return await self._read(snapshot, key, asked, page)
                 except ArchiveDamagedError:
                     fresh = await self.archive.refresh()
                     if fresh.version == snapshot.version:
@@ -181,23 +195,23 @@ class History:
         except PipelineError as error:
             raise _unavailable(f"{self.archive.root.url}: {error.sentence}") from None
 
-    async def _read(self, snapshot: Snapshot, key: StreamKey, asked: Asked) -> Answered:
+    async def _read(self, snapshot: Snapshot, key: StreamKey, asked: Asked, page: Share) -> Answered:
         wanted = Wanted(key, asked.low, asked.high, asked.number, asked.bytes_max, asked.reverse)
         goes_on = self._goes_on(wanted)
         if asked.reverse:
-            found = await read_page(self.archive, self.cache, snapshot, wanted, goes_on=goes_on)
+            found = await read_page(self.archive, self.cache, snapshot, wanted, page, goes_on=goes_on)
             self._note_end(wanted, found)
             return Answered(*found, covered=asked.low)
         after, missing_upto = max(asked.low - 1, 0), None
         if after and key not in snapshot.known:
-            missing_upto = await self._unknown_upto(snapshot, key, after, asked.high)
+            missing_upto = await self._unknown_upto(snapshot, key, after, asked.high, page)
         while (span := snapshot.span(key, after)) is not None and after < asked.high:
             if span.after > after:
                 after = span.after
                 missing_upto = min(after, asked.high)
             high = min(asked.high, span.upto)
             part = wanted._replace(low=after + 1, high=high)
-            found = await read_page(self.archive, self.cache, snapshot, part, goes_on=goes_on)
+            found = await read_page(self.archive, self.cache, snapshot, part, page, goes_on=goes_on)
             self._note_end(wanted, found)
             if found.number or high == asked.high:
                 covered = found.last if found.more else high
@@ -219,13 +233,16 @@ class History:
             if len(self._ends) > _ENDS_MAX:
                 self._ends.popitem(last=False)
 
-    async def _unknown_upto(self, snapshot: Snapshot, key: StreamKey, after: int, high: int) -> int | None:
+    async def _unknown_upto(
+        self, snapshot: Snapshot, key: StreamKey, after: int, high: int, page: Share
+    ) -> int | None:
         """Up to where nothing says whether there was anything after a cursor that comes before the first
         archived entry: older versions did not note what a stream had lost before it was archived.
         """
         first = self.archive.firsts.get(key)
         if first is None:
-            found = await read_page(self.archive, self.cache, snapshot, Wanted(key, 1, ids.ID_MAX, 1, 1))
+            wanted = Wanted(key, 1, ids.ID_MAX, 1, 1)
+            found = await read_page(self.archive, self.cache, snapshot, wanted, page)
             if not found.number:
                 return None
             # What is archived later comes after it.
@@ -244,6 +261,20 @@ class History:
 
     async def _metrics(self, request: Request) -> Response:
         return Response(self.metrics.text(), media_type="text/plain; version=0.0.4")
+
+
+class _Page(Response):
+    """A page, whose room is `kept` until the client has taken it."""
+
+    kept = ExitStack()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self.kept:
+            head = {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
+            await send(head)
+            await send({"type": "http.response.body", "body": self.body, "more_body": True})
+            # Once the client has taken most of it.
+            await send({"type": "http.response.body"})
 
 
 class _Unkept:

@@ -7,6 +7,7 @@ tested with it.
 import contextlib
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -79,6 +80,12 @@ class Served:
         assert self._process is not None, "it was started"
         fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def peak_bytes(self) -> int:
+        """The memory that it has taken at most."""
+        assert self._process is not None, "it was started"
+        (line,) = re.findall(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{self._process.pid}/status").read_text())
+        return int(line) * 1024
 
     def stop(self) -> int:
         """Ask it to stop; its exit code."""

@@ -48,7 +48,8 @@ class Reading:
         """Of the latest version."""
         snapshot = await self.archive.refresh()
         wanted = Wanted(key, low, high, count, bytes_max, reverse)
-        return await read_page(self.archive, self.cache, snapshot, wanted)
+        with self.cache.budget.page() as page:
+            return await read_page(self.archive, self.cache, snapshot, wanted, page)
 
     async def walk(self, count: int, *, reverse: bool = False) -> list[str]:
         """All entries, page by page."""

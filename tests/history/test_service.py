@@ -233,7 +233,7 @@ def test_what_it_does_not_understand_it_refuses(
 async def test_beyond_its_pages_under_way_it_waits_a_second_before_it_refuses(maker: Maker) -> None:
     """And answers where one of them ends in that time."""
     maker.batch({"orders": ["1-0", "2-0", "3-0"]})
-    history = History(maker.root, SystemClock(), lambda: "", 1 << 20)
+    history = History(maker.root, SystemClock(), lambda: "", 1 << 28)
     page = f"http://history/v1/streams/orders/entries?generation={GENERATION}"
     free = threading.Event()
     history.archive._thread.submit(free.wait)  # noqa: SLF001 - a store that does not answer
