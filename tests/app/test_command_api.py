@@ -1,5 +1,6 @@
 """The command API: one command, a pipeline, a transaction; encodings; what waits and what it may cost."""
 
+import asyncio
 import base64
 import threading
 from collections.abc import Sequence
@@ -7,7 +8,13 @@ from collections.abc import Sequence
 import httpx
 import pytest
 
+from app.main import create_app
 from app.redis import bodies
+from engine import Engine, EngineProtocol, SystemClock
+from engine.storage.memory import MemoryStorage
+from tests.app.conftest import calling
+from tests.bounds import bounded
+from tests.engine.clocks import HandClock
 
 pytestmark = pytest.mark.both_ways
 
@@ -116,6 +123,42 @@ async def test_a_pipeline_goes_on_after_a_failure(http: httpx.AsyncClient) -> No
     assert sixth == {"result": None}
     assert last == {"result": "PONG"}
     assert (await http.post(PIPELINE, json=[])).json() == []
+
+
+async def test_the_commands_of_a_pipeline_wait_no_longer_together_than_one_may(
+    engine: EngineProtocol,
+) -> None:
+    """Where the first has waited for so long, the next takes what is there."""
+    settings, clock = bounded(log_requests="none", wait_ms_max=60_000), HandClock()
+    app = create_app(settings, clock)
+    app.gateway.open(engine)
+    rows = [["XREAD", "BLOCK", 60_000, "STREAMS", stream, "$"] for stream in ("a", "b")]
+    async with calling(app) as http, asyncio.timeout(20):
+        reading = asyncio.create_task(http.post(PIPELINE, json=rows))
+        while not engine.waiting:  # noqa: ASYNC110 - the engine has no event for it
+            await asyncio.sleep(0)
+        clock.pass_ms(settings.wait_ms_max)
+        await http.post("/v1/streams/a/entries", json={"id": "1-0", "fields": {"f": "v"}})
+        assert (await reading).json() == [{"result": [["a", [["1-0", ["f", "v"]]]]]}, {"result": None}]
+
+
+async def test_a_transaction_is_on_disk_where_one_of_its_commands_waits_for_that() -> None:
+    """As each command before a WAITAOF is."""
+    engine = Engine.open(MemoryStorage(), clock=SystemClock(), fsync="no")
+    await engine.start()
+    app = create_app(bounded(log_requests="none"), SystemClock())
+    app.gateway.open(engine)
+    add = ["XADD", "s", "*", "f", "v"]
+    left: list[int] = []
+    async with calling(app) as http:
+        # What begins the log is on disk in any case.
+        for rows in ([add], [add], [add, ["WAITAOF", 1, 0, 0]]):
+            assert (await http.post(TRANSACTION, json=rows)).status_code == 200
+            log = engine.log_figures()
+            assert log is not None
+            left.append(log.unsynced_bytes)
+    await engine.close()
+    assert left[1] > left[2] == 0
 
 
 async def test_a_transaction_is_one_turn(http: httpx.AsyncClient) -> None:

@@ -12,7 +12,7 @@ from engine import entries, ids
 from engine.cluster import scripts
 from engine.cluster.keys import auxiliary_key
 from engine.cluster.scripts import ScriptCall, WriteOrigin
-from engine.commands import DescribeEdges, Trim, XAdd, XDel, XGroupCreate, XReadGroup, XSetId, XTrim
+from engine.commands import DescribeEdges, Trim, XAck, XAdd, XDel, XGroupCreate, XReadGroup, XSetId, XTrim
 from engine.commands.types import Cursor
 from engine.replies import Edges
 from tests.cluster.beside import GENERATION, Beside
@@ -63,12 +63,12 @@ def edges(beside: Beside) -> Edges | None:
     return found
 
 
-def begin_group(beside: Beside, count: int) -> None:
+def begin_group(beside: Beside, count: int, group: str = "g") -> None:
     """A group on both sides that has read this number of entries."""
-    beside.here(XGroupCreate(stream="s", group="g", start=0))
-    beside.here(XReadGroup(group="g", consumer="c", streams=[("s", Cursor.NEW)], count=count))
-    beside.server.call("XGROUP", "CREATE", "s", "g", "0")
-    beside.server.call("XREADGROUP", "GROUP", "g", "c", "COUNT", count, "STREAMS", "s", ">")
+    beside.here(XGroupCreate(stream="s", group=group, start=0))
+    beside.here(XReadGroup(group=group, consumer="c", streams=[("s", Cursor.NEW)], count=count))
+    beside.server.call("XGROUP", "CREATE", "s", group, "0")
+    beside.server.call("XREADGROUP", "GROUP", group, "c", "COUNT", count, "STREAMS", "s", ">")
 
 
 @pytest.mark.parametrize("dry_run", [False, True])
@@ -100,6 +100,18 @@ def test_a_guard_refuses_what_a_group_still_needs(beside: Beside, read: int, max
     trim(beside, maxlen=maxlen, guard=True)
     beside.server.call("XACK", "s", "g", "5-0")
     beside.keyspace.keys["s"].groups["g"].needed_from()
+
+
+@pytest.mark.parametrize("done", ["g", "h"])
+@pytest.mark.parametrize("maxlen", [1, 3, 5, 6])
+def test_a_guard_asks_all_groups(beside: Beside, done: str, maxlen: int) -> None:
+    """One that needs nothing any more, before or behind one that has the first entry pending."""
+    for group in ("g", "h"):
+        begin_group(beside, 6 if group == done else 1, group)
+    every = [ids.make(5, number) for number in range(6)]
+    beside.here(XAck(stream="s", group=done, ids=every))
+    beside.server.call("XACK", "s", done, *map(ids.format, every))
+    trim(beside, maxlen=maxlen, guard=True)
 
 
 def test_deleting_moves_the_beginning(beside: Beside) -> None:

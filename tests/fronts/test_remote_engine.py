@@ -160,6 +160,16 @@ async def test_a_lease_is_had_behind_the_reader_before_it(joined: Joined) -> Non
     assert first.over.done()
 
 
+async def test_a_front_that_is_gone_leaves_no_consumer_behind(engine: Engine) -> None:
+    """Another one may read as it at once."""
+    key, shared = ConsumerKey("s", "g", "c"), ConsumerLeases()
+    gone, there = await join(engine, shared), await join(engine, shared)
+    async with asyncio.timeout(5):
+        await gone.leases.acquire(key, lambda: None).alone
+        gone.cut()
+        assert await there.leases.acquire(key, lambda: None).alone is None
+
+
 async def test_each_tenant_leases_consumers_of_its_own(joined: Joined) -> None:
     """Their names are the same, and so is the front."""
     replaced, prefixes = list[str](), ("", "acme.", "other.")

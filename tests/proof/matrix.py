@@ -41,6 +41,7 @@ ASKED_MAX: Final = 150
 ASKED_S_MAX: Final = 90.0
 # Of these, by what they took without a bug: a test that finds one may wait until its time is over.
 CHOSEN_S_MAX: Final = 45.0
+QUICK_S: Final = 0.5
 _FOLDER: Final = ROOT / ".matrix"
 _RAN: Final = _FOLDER / "ran.jsonl"
 _SOURCES: Final = _FOLDER / "sources.json"
@@ -157,19 +158,25 @@ def _lines(file: Path) -> list[dict[str, Any]]:
 
 
 def chosen(candidates: Iterable[Mapping[str, Any]]) -> list[str]:
-    """The tests that are asked, of those that pass without a bug: the quickest of each file first."""
-    by_file: defaultdict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    """The tests that are asked, of those that pass without a bug: the quickest of each file first, and what
+    takes longer behind all that does not.
+    """
+    quick, long = (
+        defaultdict[str, list[Mapping[str, Any]]](list),
+        defaultdict[str, list[Mapping[str, Any]]](list),
+    )
     for one in sorted(candidates, key=lambda one: (one["s"], one["test"])):
-        by_file[one["test"].partition("::")[0]].append(one)
+        (quick if one["s"] <= QUICK_S else long)[one["test"].partition("::")[0]].append(one)
     asked, seconds = list[str](), 0.0
-    while by_file and len(asked) < ASKED_MAX:
-        for file in [*by_file]:
-            one = by_file[file].pop(0)
-            if not by_file[file]:
-                del by_file[file]
-            if len(asked) < ASKED_MAX and seconds + one["s"] <= CHOSEN_S_MAX:
-                asked.append(one["test"])
-                seconds += one["s"]
+    for by_file in (quick, long):
+        while by_file and len(asked) < ASKED_MAX:
+            for file in [*by_file]:
+                one = by_file[file].pop(0)
+                if not by_file[file]:
+                    del by_file[file]
+                if len(asked) < ASKED_MAX and seconds + one["s"] <= CHOSEN_S_MAX:
+                    asked.append(one["test"])
+                    seconds += one["s"]
     return asked
 
 

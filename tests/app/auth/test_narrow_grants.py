@@ -15,7 +15,7 @@ from app import redis
 from app.auth import Grant, Principal
 from app.main import ROUTES
 from engine import entries
-from engine.commands import XAdd, XGroupCreate
+from engine.commands import XAdd, XGroupCreate, XGroupCreateConsumer
 from tests.app.ten_doors import DOORS, Bench, Door, Http, InWords, WebSocket, opened
 from tests.engine.asking import reply_to
 
@@ -181,6 +181,21 @@ async def test_a_route_is_refused_where_the_grant_is_narrower(
             answer = await door.ask(bench, method, path, body)
             expected = other_group or other_consumer
             assert answer.startswith("403") is expected, (route.operation_id, names, answer)
+
+
+@pytest.mark.parametrize("door", [door for door in DOORS if type(door) is Http], ids=lambda door: door.name)
+@pytest.mark.parametrize("bench", [{}, {"consumer": "c"}], ids=["a group", "a consumer"], indirect=True)
+async def test_what_a_consumer_holds_goes_to_none_that_the_grant_leaves_out(
+    bench: Bench, door: Http, request: pytest.FixtureRequest
+) -> None:
+    """Neither to another one, nor from it."""
+    is_own = "a consumer" not in request.node.callspec.id
+    for holder, heir in (("c", "d"), ("d", "c")):
+        for consumer in (holder, heir):
+            await reply_to(bench.engine, XGroupCreateConsumer(stream="s", group="g", consumer=consumer))
+        path = f"/v1/streams/s/groups/g/consumers/{holder}?pending=transfer:{heir}"
+        answer = await door.ask(bench, "DELETE", path, None)
+        assert answer.startswith("200" if is_own else "403"), (holder, heir, answer)
 
 
 def _filled(body: dict[str, Any], names: dict[str, str]) -> str:
