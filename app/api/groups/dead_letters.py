@@ -180,6 +180,7 @@ async def redrive_dead_letters(
     selection = given.selection()
     letters = _dead_letter_stream(await group_calls.look(request, DescribeGroup(stream=stream, group=group)))
     request.require(Action.WRITE, letters)
+    group_calls.require_entries(request, letters)
     found, upto = await _find(request, stream, group, letters, selection)
     command = Redrive(
         stream=stream,

@@ -12,6 +12,7 @@ import orjson
 from fastapi import Query
 from pydantic import BaseModel
 
+from app.auth import ANY_CONSUMER, Action, Resource
 from app.http.models import Whole
 from app.http.prepared import PreparedRead
 from app.http.requests import Request
@@ -46,6 +47,14 @@ async def write(request: Request, *commands: Command) -> list[Reply]:
         return await request.write(*commands)
     except EngineError as refusal:
         raise await _precise(request, refusal) from None
+
+
+def require_entries(request: Request, stream: str, group: str | None = None) -> None:
+    """Raise `forbidden` unless the caller may read a stream's entries, which are carried elsewhere, in the
+    group at least.
+    """
+    if not request.principal.may(Action.CONSUME, Resource(stream, group, ANY_CONSUMER)):
+        request.require(Action.READ, stream)
 
 
 async def _precise(request: Request, refusal: EngineError) -> EngineError:

@@ -241,9 +241,12 @@ async def _ensure(
 
 
 def _check_target(request: RequestParameter, command: EnsureGroup | UpdateGroup) -> None:
-    """Setting a dead-letter stream requires write access to that stream."""
+    """Setting a dead-letter stream requires write access to that stream, and access to the entries of this
+    one, which go there.
+    """
     target = command.policy.get("dead_letter_stream")
     if target is not None:
+        group_calls.require_entries(request, command.stream, command.group)
         request.require(Action.WRITE, target)
 
 

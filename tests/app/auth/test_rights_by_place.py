@@ -7,13 +7,16 @@ from typing import Final
 
 import pytest
 
-from app.auth import ANONYMOUS
+from app.auth import ANONYMOUS, Grant, Principal
+from app.main import create_app
 from app.redis import parse
 from app.redis.rights import needed
-from engine import entries
-from engine.commands import Delete, Exists, XAdd
+from app.settings import Settings
+from engine import Engine, SystemClock, entries
+from engine.commands import Delete, EnsureGroup, Exists, XAdd
+from tests.app.conftest import calling
 from tests.app.every_command import WORDS
-from tests.app.policies import principal_with
+from tests.app.policies import FixedPolicy, principal_with
 from tests.app.ten_doors import DOORS, Bench, Door, InWords, WebSocket, opened
 from tests.engine.asking import reply_to
 from tests.redis_server import RedisServer
@@ -163,3 +166,55 @@ async def test_a_command_beside_it_that_may_run_allows_nothing(tmp_path: Path, d
         answer = await run(bench, door, ("EXISTS", "a", "b"), ("COPY", "a", "b"))
         assert is_refused(answer), answer
         assert await reply_to(bench.engine, Exists(streams=["b"])) == 0
+
+
+# ---- entries that REST carries from one stream to another
+
+
+GROUP: Final = "/v1/streams/tasks/groups/g"
+SET: Final = ("PATCH", GROUP, {"dead_letter": {"stream": "letters"}})
+ENSURE: Final = ("PUT", GROUP, {"dead_letter": {"stream": "letters"}})
+REDRIVE: Final = ("POST", f"{GROUP}/dead-letters/redrive", {"dry_run": False})
+LOOK: Final = ("POST", f"{GROUP}/dead-letters/redrive", {"dry_run": True})
+# Of each call, which grants are enough; without any part of one it is refused.
+CARRIED: Final = {
+    "set": (SET, ENSURE, ("manage:tasks", "read:tasks", "write:letters")),
+    "set-by-a-worker": (SET, ENSURE, ("manage:tasks", "consume:tasks", "write:letters")),
+    "redrive": (LOOK, REDRIVE, ("write:tasks", "read:letters", "write:letters")),
+    "redrive-by-a-worker": (LOOK, REDRIVE, ("write:tasks", "consume:letters", "write:letters")),
+}
+
+
+@pytest.mark.parametrize("name", CARRIED)
+async def test_who_carries_entries_elsewhere_may_read_them(engine: Engine, name: str) -> None:
+    """Else who manages a stream, or writes into it, could read it by another one of its own."""
+    *calls, enough = CARRIED[name]
+    letters = {"dead_letter_stream": "letters", "max_deliveries": 1}
+    await reply_to(engine, EnsureGroup(stream="tasks", group="g", start=0, mkstream=True, policy=letters))
+    partly = [tuple(one for one in enough if one != left_out) for left_out in enough]
+    for grants, may in ((enough, True), *((some, False) for some in partly)):
+        policy = FixedPolicy(principal_with(*grants))
+        app = create_app(Settings(log_requests="none"), SystemClock(), policy=policy)
+        app.gateway.open(engine)
+        async with calling(app) as http:
+            for method, path, body in calls:
+                answer = await http.request(method, path, json=body)
+                assert answer.status_code == (200 if may else 403), (grants, path, answer.text)
+
+
+@pytest.mark.parametrize(
+    ("grant", "may"), [({"groups": "g"}, True), ({"groups": "h"}, False), ({"consumer": "a"}, False)]
+)
+async def test_a_worker_may_read_what_its_group_does(
+    engine: Engine, grant: dict[str, str], *, may: bool
+) -> None:
+    """One that reads for another group, or what one consumer has alone, may not."""
+    await reply_to(engine, EnsureGroup(stream="tasks", group="g", start=0, mkstream=True))
+    narrow = Grant.model_validate({"actions": ["consume"], "streams": "tasks", **grant})
+    grants = [Grant.parse("manage:tasks"), Grant.parse("write:letters"), narrow]
+    policy = FixedPolicy(Principal("tester", grants))
+    app = create_app(Settings(log_requests="none"), SystemClock(), policy=policy)
+    app.gateway.open(engine)
+    async with calling(app) as http:
+        answer = await http.request(SET[0], SET[1], json=SET[2])
+        assert answer.status_code == (200 if may else 403), answer.text
