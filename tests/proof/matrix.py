@@ -12,7 +12,7 @@ be added and changed meanwhile; for lines that the copy with probes does not hav
 there are no probes (Lua, TypeScript) a bug names the tests that may find it.
 
     python -m tests.proof.matrix [--beside 2] [--anew] [--tests "tests/app tests/client"] [--ask] [--enough 3]
-                                 [NAME ...]
+                                 [--among "tests/app/resp"] [NAME ...]
 """
 
 import argparse
@@ -200,7 +200,14 @@ def ask(copy: Copy, name: str, asked: Sequence[str], enough: int) -> dict[str, A
 
 
 def main(
-    names: Sequence[str], tests: Sequence[str], beside: int, enough: int, *, anew: bool, is_run: bool
+    names: Sequence[str],
+    tests: Sequence[str],
+    among: tuple[str, ...],
+    beside: int,
+    enough: int,
+    *,
+    anew: bool,
+    is_run: bool,
 ) -> int:
     """Fill the table."""
     if anew:
@@ -209,7 +216,7 @@ def main(
     _FOLDER.mkdir(exist_ok=True)
     if is_run:
         record(tests, beside)
-    runs = _ran()
+    runs = [run for run in _ran() if run["test"].startswith(among or "")]
     known = {line["bug"]: line for line in _lines(TABLE)}
     wanted = [name for name in MATRIX if (name in names if names else name not in known)]
     copies: Queue[Copy] = Queue()
@@ -250,12 +257,16 @@ if __name__ == "__main__":
         "--tests", default="", help="the tests that are run with probes, as pytest takes them"
     )
     parser.add_argument("--ask", action="store_true", help="run no more tests with probes")
+    parser.add_argument(
+        "--among", default="", help="ask tests alone whose names begin so, of many that run a line"
+    )
     parser.add_argument("--enough", type=int, default=0, help="ask no more tests when so many found a bug")
     given = parser.parse_args()
     sys.exit(
         main(
             given.names,
             given.tests.split(),
+            tuple(given.among.split()),
             given.beside,
             given.enough,
             anew=given.anew,
