@@ -24,7 +24,7 @@ _JSON: Final = "application/json"
 
 def rest() -> Json:
     """The OpenAPI document without refusals, which are all one type, and without what is not JSON."""
-    document: Json = orjson.loads(create_app(Settings()).api.state.document.text())
+    document: Json = orjson.loads(create_app(Settings()).gateway.document())
     del document["components"]["responses"]
     for methods in document["paths"].values():
         for operation in methods.values():

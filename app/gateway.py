@@ -22,6 +22,7 @@ from app.auth.stamp import Stamp
 from app.backups import Backups
 from app.errors import RefusalError, draining, to_refusal
 from app.live.access import AccessControl
+from app.live.joiner import Joiner
 from app.live.leases import ConsumerLeases
 from app.live.limits import Limits
 from app.live.other_gateways import OtherGateways
@@ -90,6 +91,7 @@ class Gateway:
         self.reports = Reports(settings, clock)
         self.health = Health(clock)
         self.leases = ConsumerLeases()
+        self.joiner = Joiner()
         self.waits = Waits(settings, self.access.sessions, self.limits.turns)
         self.backups = Backups(settings, clock)
         self.processes = OtherProcesses()
@@ -106,6 +108,8 @@ class Gateway:
             "descriptors_used_up": lambda: False,
         }
         self._started_at = clock.monotonic()
+        # The description of the API, which takes half a second to make; set by the application.
+        self.document: Callable[[], bytes] = bytes
         # The number of connections; set by the server.
         self.connections: Callable[[], int] = lambda: 0
         # Called when the gateway stops.
@@ -226,6 +230,7 @@ class Gateway:
             tenants.close(errors.restarting())
         self.leases.wake()
         self.leases = ConsumerLeases()
+        self.joiner = Joiner()
 
     def drain(self) -> None:
         """Begin nothing new. Blocked reads end at once, without entries."""

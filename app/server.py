@@ -11,9 +11,9 @@ import socket
 import ssl
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import uvloop
 
@@ -21,14 +21,16 @@ from app import logs
 from app.api.socket import FRAME_OVERHEAD_BYTES
 from app.auth import TokenPolicy
 from app.doors.http.asgi_request import AsgiApp
-from app.doors.http.fast_path import FastPathConnection
-from app.doors.http.http_connection import DESCRIPTORS, HttpConnection
+from app.doors.http.http_connection import DESCRIPTORS
 from app.doors.http.listening import BACKLOG, HttpServer, Times
+from app.doors.http.planned import PlannedConnection
 from app.doors.http.service import HttpService, Limits
+from app.doors.http.serving import Serving
 from app.doors.resp.listening import RespServer, addresses
 from app.doors.websocket.websocket_connection import SocketLimits, guarded_socket
 from app.fronts.control import READY, Control
 from app.gateway import Gateway, Phase
+from app.http.operations.plans import ADMIN_STATE
 from app.lifespan import CLOSE_S_MAX, FAILED, EngineLife, ServerStoppedError, check_exposure
 from app.live.stalls import STALL_S_MAX
 from app.main import ROUTES, App, create_app
@@ -429,17 +431,13 @@ async def reload_tokens(gateway: Gateway) -> None:
 
 
 def http_server(settings: Settings, app: App, context: ssl.SSLContext | None = None) -> HttpServer:
-    """What serves the application: with its fast path, if it has one; over TLS with a context."""
-    service = http_service(settings, app, app)
-    if app.fast_path is None:
-        return _http_server(settings, service, partial(HttpConnection, service), context)
-    return _http_server(settings, service, partial(FastPathConnection, service, app.fast_path), context)
+    """What serves the application; over TLS with a context."""
+    return _http_server(settings, app, app, {}, context)
 
 
 def admin_server(settings: Settings, app: App, context: ssl.SSLContext | None) -> HttpServer:
-    """What serves the admin port: under the same limits, without the fast path."""
-    service = http_service(settings, app, app.serve_admin)
-    return _http_server(settings, service, partial(HttpConnection, service), context)
+    """What serves the admin port, under the same limits."""
+    return _http_server(settings, app, app.serve_admin, {ADMIN_STATE: True}, context)
 
 
 def http_service(settings: Settings, app: App, serve: AsgiApp) -> HttpService:
@@ -459,9 +457,8 @@ def http_service(settings: Settings, app: App, serve: AsgiApp) -> HttpService:
 
 
 def _http_server(
-    settings: Settings,
-    service: HttpService,
-    connect: Callable[[], HttpConnection],
-    context: ssl.SSLContext | None,
+    settings: Settings, app: App, serve: AsgiApp, state: Mapping[str, Any], context: ssl.SSLContext | None
 ) -> HttpServer:
+    service = http_service(settings, app, serve)
+    connect = partial(PlannedConnection, service, Serving(app, state))
     return HttpServer(service, connect, Times(settings.handshake_s_max, settings.drain_s_max), context)

@@ -136,16 +136,17 @@ class Work:
 
     def call(self, commands: Sequence[Command], how: How = How.ALONE, *, synced: bool = False) -> Call:
         """What the engine is asked: within the caller's quotas, and with what is held for the replies."""
-        quotas, origin, reader = self.principal.quotas, self.request_id, self.reader
+        caller = self.caller
         return Call(
             commands,
             how,
             synced=synced,
-            quotas=quotas,
-            origin=origin,
+            quotas=self.principal.quotas,
+            origin=self.request_id,
             on_run=self.note_run,
-            reader=reader,
-            caller=self.caller,
+            # Reads over HTTP go on in the archive.
+            reader=Reader(caller) if self.door == "rest" else None,
+            caller=caller,
         )
 
     @property

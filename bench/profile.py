@@ -4,7 +4,7 @@ The gateway samples itself: each millisecond of its processor time it notes whic
 step that calls into C counts for the line that called. What runs between the lines, epoll and system calls
 of the event loop, is `loop`. Steps are folders and modules of the tree, see `STEPS`.
 
-    publish   one client, one small entry at a time, over the fast path
+    publish   one client, one small entry at a time
     weir      10 000 a second through one group, over WebSockets       (as in bench.push)
     longpoll  the same over HTTP
 
@@ -36,7 +36,7 @@ WAYS: Final = ("publish", "weir", "longpoll")
 # The first prefix that fits a file's path counts.
 STEPS: Final = {
     "parse HTTP": (
-        "app/doors/http/plain_requests",
+        "app/doors/http/heads",
         "app/doors/http/http_connection",
         "app/doors/http/request_parser",
     ),

@@ -8,7 +8,7 @@ one number sorts the released first, in the order of their release, then the own
 delivery. A deferred entry has no owner, and the time at which it is released in place of that of a delivery.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final, overload
 
 import msgspec
@@ -56,6 +56,10 @@ class PendingState(msgspec.Struct, frozen=True, gc=False):
         """Whether it is this consumer's."""
         return self.consumer is not None and self.consumer.name == name
 
+    def is_held_by_another(self, name: str) -> bool:
+        """Whether it is another consumer's than this one's; what was given back is nobody's."""
+        return self.consumer is not None and self.consumer.name != name
+
     def idle_ms(self, now_ms: int) -> int:
         """How long ago that was, never negative."""
         if self.consumer is None:
@@ -71,6 +75,13 @@ def not_held_by(pending: Mapping[int, PendingState], consumer: str | None) -> di
     if consumer is None:
         return {}
     return {entry_id: state for entry_id, state in pending.items() if not state.is_held_by(consumer)}
+
+
+def held_by_others(pending: Mapping[int, PendingState], consumer: str | None) -> Collection[int]:
+    """Those that other consumers than this one hold. For None, which stands for any, there are none."""
+    if consumer is None:
+        return ()
+    return {entry_id for entry_id, state in pending.items() if state.is_held_by_another(consumer)}
 
 
 class Consumer:

@@ -7,7 +7,7 @@ Must never know: RESP, JSON bodies, statuses.
 
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
-from typing import NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -631,14 +631,21 @@ class Planned(msgspec.Struct, frozen=True):
 
 
 class AcknowledgedIds(msgspec.Struct, frozen=True):
-    """The IDs that were pending and are acknowledged, each once, in no order."""
+    """The IDs that were pending and are acknowledged, each once, in no order. `not_held`: those that another
+    consumer holds than the one that was named, each as often as it was named so.
+    """
 
     ids: Sequence[int]
+    not_held: Sequence[int] = ()
+
+
+# Of an entry, in `Deletions`.
+NOT_HELD: Final = -2
 
 
 class Deletions(msgspec.Struct, frozen=True):
     """XDELEX and XACKDEL: for each ID in order 1 deleted, -1 absent (not pending), 2 kept because still
-    referenced.
+    referenced, -2 held by another consumer than the one that was named.
     """
 
     results: Sequence[int]

@@ -114,8 +114,8 @@ UNMEASURED = (
     *(f"tests/engine/test_{name}.py" for name in _ENGINE),
     *(f"tests/app/{name}.py" for name in _APP),
 )
-# The same test once more: over another kind of server, or through FastAPI after the short way.
-AGAIN = {"redis8", "valkey", "fastapi"}
+# The same test once more: over another kind of server.
+AGAIN = {"redis8", "valkey"}
 # Kinds of servers, as parameters: a test over each of them is repeated.
 SERVERS = {"redis", "redis8", "valkey", "cluster"}
 # Measured with the first of a test's parameters: the others run the same lines.

@@ -51,7 +51,7 @@ BREACHES: Final = {
         "A protocol knows no other",
     ),
     "app.tenants": ("app/tenants/tenant.py", "import app.gateway", "In the gateway nothing points back"),
-    "app.doors.http": ("app/doors/http/inline.py", "import app.server", "In the gateway nothing points back"),
+    "app.doors.http": ("app/doors/http/heads.py", "import app.server", "In the gateway nothing points back"),
     "app.doors.websocket": (
         "app/doors/websocket/frames.py",
         "import app.doors.sse.events",

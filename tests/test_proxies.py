@@ -206,7 +206,7 @@ def test_bodies_up_to_the_gateways_own_limit_pass(proxy: Proxy) -> None:
 
 
 def test_a_slash_in_a_name_stays_encoded(proxy: Proxy) -> None:
-    """In a path, on the fast path and in front of the router; another encoding in it is not decoded twice."""
+    """In a path, whose head was seen or not; another encoding in it is not decoded twice."""
     with closing(proxy.connect()) as connection:
         assert publish(connection, "acme%2Forders%252F", one("slash"))[0] == 201
         for method, path in (("GET", ""), ("PUT", "/groups/eu%2Fbilling"), ("GET", "/groups/eu%2Fbilling")):

@@ -11,6 +11,7 @@ from app.http.media import JSON
 from app.http.models import Base64Flag, ResponseModel, absent
 from app.http.operations.binder import Body, RequestParameter, request_of
 from app.http.operations.router import Router
+from app.http.requests import BodyReading
 from app.http.responses import JSON as JSON_TYPE
 from app.http.responses import Response, StreamingResponse
 from app.redis import bodies, executor
@@ -65,7 +66,9 @@ class _CommandBody(Body):
         def parse(body: bytes) -> Parsed:
             return steps.parse(bodies.one(body, encoded, steps.limits))
 
-        return await self.request.read_body(parse, _INLINE_BYTES_MAX, inline_values_max=_INLINE_WORDS_MAX)
+        return await self.request.read_body(
+            BodyReading(parse, _INLINE_BYTES_MAX, inline_values_max=_INLINE_WORDS_MAX)
+        )
 
 
 class _CommandsBody(Body):
@@ -89,7 +92,9 @@ class _CommandsBody(Body):
 
     async def _read_several(self, parse: Callable[[bytes], CommandRun]) -> CommandRun:
         return await self.request.read_body(
-            parse, _INLINE_BYTES_MAX, inline_values_max=_INLINE_WORDS_MAX, turn_bytes_min=_TURN_BYTES_MIN
+            BodyReading(
+                parse, _INLINE_BYTES_MAX, inline_values_max=_INLINE_WORDS_MAX, turn_bytes_min=_TURN_BYTES_MIN
+            )
         )
 
     async def read_together(self, steps: CommandSteps, encoded: Encoding) -> CommandRun:
@@ -137,7 +142,7 @@ async def _several(results: AsyncGenerator[list[bytes], None]) -> Response:
     return Response(200, bodies.outcomes(begun))
 
 
-@router.post("/v1/commands", Access.PER_COMMAND, model=CommandResult, refused=CommandResult, fast=True)
+@router.post("/v1/commands", Access.PER_COMMAND, model=CommandResult, refused=CommandResult)
 async def run_command(
     request: RequestParameter,
     given: CommandBody,
@@ -163,7 +168,6 @@ async def run_pipeline(
 ) -> Response:
     """Run Redis commands one after the other; one that fails does not stop the others."""
     encoded = _encoding(request, upstash=upstash_encoding, weir=weir_encoding)
-    await request.in_task()
     steps = CommandSteps(request, encoded)
     requests = await given.read_each(steps, encoded)
     request.door = "commands"
@@ -181,7 +185,6 @@ async def run_transaction(
     log.
     """
     encoded = _encoding(request, upstash=upstash_encoding, weir=weir_encoding)
-    await request.in_task()
     try:
         steps = CommandSteps(request, encoded)
         requests = await given.read_together(steps, encoded)

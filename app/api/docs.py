@@ -45,7 +45,7 @@ code { font-family: ui-monospace, monospace }
 @router.get("/openapi.json", Access.OPEN, hidden=True)
 async def get_open_api(request: RequestParameter) -> Response:
     """The description of this API, OpenAPI 3.1."""
-    return Response(200, await asyncio.to_thread(request.scope["app"].state.document.text))
+    return Response(200, await asyncio.to_thread(request.gateway.document))
 
 
 @router.get("/docs", Access.OPEN, hidden=True)

@@ -135,13 +135,13 @@ class GatewayStatus(ResponseModel):
     backup: BackupState
 
 
-@router.get("/healthz/live", Access.OPEN, model=Health, fast=True)
-async def is_live() -> Response:
+@router.get("/healthz/live", Access.OPEN, model=Health)
+def is_live() -> Response:
     """200 as long as the process answers at all."""
     return Response(200, b'{"status":"live"}')
 
 
-@router.get("/healthz/ready", Access.OPEN, model=Health, fast=True)
+@router.get("/healthz/ready", Access.OPEN, model=Health)
 async def is_ready(request: RequestParameter) -> Response:
     """200 once the log has been read; 503 before, with how far that is, while the engine is restarted or the
     gateway stops, and once the log cannot be written any more. `failing` names what needs an operator, also

@@ -42,6 +42,7 @@ from app.http.models import (
 )
 from app.http.operations.binder import Body, RequestParameter, request_of
 from app.http.operations.router import Router
+from app.http.requests import BodyReading
 from app.http.responses import Response
 from app.limits import EntryLimits, ReadLimits
 from engine import ids
@@ -288,7 +289,7 @@ class _PublicationBody(Body):
         media.check_is_json(self.request.media_type.name)
         most, limits = self.request.gateway.settings.request_streams_max, self.request.gateway.limits.entries
         reader = partial(publication, limits=limits, streams_max=most, key=key, chunk=chunk)
-        return await self.request.read_body(reader, quick=partial(reader, quick=True))
+        return await self.request.read_body(BodyReading(reader, quick=partial(reader, quick=True)))
 
 
 def publication(

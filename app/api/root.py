@@ -24,7 +24,8 @@ class About(ResponseModel):
 class Version(About):
     """The same; and `missing`: what clients cannot have of this backend; empty for Weir's own log. Left out
     while the gateway is not ready. And `features`: members of requests that older gateways refuse.
-    `nack_consumer`: `consumer` of `nackEntries`, `dead_letter_consumer` of `deadLetterEntries`.
+    `ack_consumer`: `consumer` of `ackEntries`, `nack_consumer` of `nackEntries`, `dead_letter_consumer` of
+    `deadLetterEntries`.
     """
 
     features: list[str]
@@ -32,7 +33,7 @@ class Version(About):
 
 
 # What clients cannot know of the gateway otherwise, before they send it.
-FEATURES: Final = ("dead_letter_consumer", "nack_consumer")
+FEATURES: Final = ("ack_consumer", "dead_letter_consumer", "nack_consumer")
 _ABOUT: Final = About(
     name="weir",
     version=VERSION,

@@ -29,7 +29,7 @@ from app.http.models import (
 )
 from app.http.operations.binder import Body, RequestParameter, read_body, request_of
 from app.http.operations.router import Router
-from app.http.requests import Request
+from app.http.requests import BodyReading, Request
 from app.http.responses import Response, location
 from app.settings import Settings
 from engine import EngineError, ids
@@ -163,7 +163,9 @@ class _ScheduleBody(Body):
         """The entry's body and the rule. Raises the refusal of what is wrong with them."""
         request = self.request
         media.check_is_json(request.media_type.name)
-        return await request.read_body(partial(_read, settings=request.gateway.settings, request=request))
+        return await request.read_body(
+            BodyReading(partial(_read, settings=request.gateway.settings, request=request))
+        )
 
 
 def _read(body: bytes, settings: Settings, request: Request) -> _Given:

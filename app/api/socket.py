@@ -12,12 +12,13 @@ from app.doors.websocket.hub import Hub
 from app.doors.websocket.session import Session
 from app.doors.websocket.websocket_connection import EXTENSION, WebSocketConnection
 from app.errors import RefusalError
-from app.gateway import Gateway, Receive
+from app.gateway import Gateway
 from app.http import query
+from app.http.middleware.paths import decoded
 from app.http.operations.binder import RequestParameter
 from app.http.operations.router import Router
 from app.http.requests import Request
-from app.http.responses import ROUTE_STATE, Response, Scope, Send
+from app.http.responses import ROUTE_STATE, Response, Send
 from app.live.shares import Share
 from app.openapi import asyncapi
 
@@ -50,13 +51,13 @@ class Sockets:
         self._gateway = gateway
         self._hub = Hub(gateway)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, request: Request, send: Send) -> None:
         """Accept, and stay until the connection is gone. Raises RefusalError before it is accepted."""
-        if scope["state"]["segments"] != _PATH:
+        scope = request.scope
+        if decoded(request.plan.path) != _PATH:
             raise RefusalError("no_route", "sockets are at /v1/ws")
         scope["state"][ROUTE_STATE] = _LABEL
-        query.parse(scope["query_string"], ("ticket",))
-        request = Request(self._gateway, scope, receive, {})
+        query.parse(request.query, ("ticket",))
         request.check_ready()
         tickets = [*request.query_tickets, *_tickets(scope["subprotocols"])]
         is_open = self._gateway.access.policy.recognise({}) is not None

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any, ClassVar, Final, Literal
 
 import orjson
@@ -12,6 +13,7 @@ from app.api.groups.groups import Group
 from app.auth import Access, Action, Resource
 from app.errors import RefusalError, invalid
 from app.http import media
+from app.http.asks import Ask
 from app.http.conditional import matches, tag_of
 from app.http.entries.entry_pages import Entry
 from app.http.entries.publishing import References
@@ -31,7 +33,6 @@ from app.http.models import (
 )
 from app.http.operations.binder import RequestParameter
 from app.http.operations.router import Router
-from app.http.prepared import PreparedRead
 from app.http.requests import Request
 from app.http.responses import Header as ResponseHeader
 from app.http.responses import Response, location
@@ -278,9 +279,8 @@ async def _page(request: Request, command: StreamInfos) -> FoundStreams:
     model=StreamDetails,
     refusals=("no_stream", "not_acceptable"),
     conditional=True,
-    fast=True,
 )
-async def get_stream(
+def get_stream(
     request: RequestParameter,
     stream: StreamName,
     full: Annotated[Flag, Query(description="with entries, groups, consumers and what is pending")] = False,  # noqa: FBT002 - a parameter of the query
@@ -288,20 +288,25 @@ async def get_stream(
         Annotated[int, Whole(1, _DETAILS_MAX)] | None,
         Query(description="with `full`: maximum number of entries, and of each pending list; 10 by default"),
     ] = None,
-) -> Response | PreparedRead:
+) -> Ask:
     """Show one stream: its edges, counts, retention; in full with entries and groups (XINFO STREAM)."""
     media.check_accepts_json(request.headers.get(b"accept", b""))
     if not full:
         if count is not None:
             raise invalid("count", "it goes with full=true")
-        return PreparedRead([XInfoStream(stream=stream)], lambda info: Response(200, _stream(stream, info)))
+        return Ask([XInfoStream(stream=stream)], partial(_shown, stream), lasts=True)
     count = count or _DETAILS_DEFAULT
     bytes_max = request.gateway.settings.answer_bytes_max
     first = XRange(stream=stream, start=ids.ID_MIN, end=ids.ID_MAX, count=count, bytes_max=bytes_max)
-    return PreparedRead(
+    return Ask(
         [XInfoStreamFull(stream=stream, count=count, bytes_max=bytes_max), first],
         lambda found, entries: Response(200, _details(stream, found, entries)),
+        lasts=True,
     )
+
+
+def _shown(stream: str, info: Reply) -> Response:
+    return Response(200, _stream(stream, info))
 
 
 def _stream(name: str, info: Reply) -> bytes:

@@ -10,7 +10,8 @@ from app.auth.certificates import CERTIFICATE_STATE, ClientCertificate
 from app.auth.principal import Packed, pack_principal, unpack_principal
 from app.gateway import Gateway
 from app.http.operations.operation import Operation
-from app.http.requests import STRANGER, Request
+from app.http.plan import OriginVerdict, Plan
+from app.http.requests import Request
 from app.http.responses import Response
 
 _OF_BODY: Final = (b"content-encoding", b"content-length")
@@ -63,7 +64,7 @@ class Operations:
     async def run(self, label: str, packed: Packed) -> Packed:
         """Run one. Raises nothing."""
         method, path, query, headers, client, request_id, stranger, certificate, names, caller, body = packed
-        state: dict[str, Any] = {"request_id": request_id, **({STRANGER: True} if stranger else {})}
+        state: dict[str, Any] = {"request_id": request_id}
         if certificate is not None:
             state[CERTIFICATE_STATE] = ClientCertificate(tuple(certificate[0]), certificate[1])
         scope = {
@@ -79,6 +80,8 @@ class Operations:
         async def receive() -> dict[str, Any]:
             return {"type": "http.request", "body": body}
 
-        request = Request(self._gateway, scope, receive, names)
+        plan = Plan(method, path, query, {})
+        plan.names, plan.origin = names, OriginVerdict(is_stranger=stranger)
+        request = Request(self._gateway, scope, receive, plan)
         request.principal = unpack_principal(caller)
         return pack_response(await self._operations[label].run_for_front(request))

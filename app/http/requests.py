@@ -5,10 +5,10 @@ Knows: headers, bodies and their limit, the way to the engine. Must never know: 
 
 import asyncio
 import sys
-from collections.abc import Callable, Coroutine, Mapping, MutableMapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable, Coroutine, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar, cast
 from urllib.parse import parse_qs
 
 from pydantic import BaseModel
@@ -17,13 +17,15 @@ from app.auth import UNAUTHENTICATED, Action, Principal, Resource
 from app.auth.audit import Facts
 from app.auth.certificates import CERTIFICATE_STATE, ClientCertificate
 from app.auth.policy import unauthenticated
+from app.auth.rate_limiter import caller_of
 from app.errors import RefusalError, invalid
 from app.gateway import Gateway, Receive
 from app.http import media, strict_json
+from app.http.asks import Ask, Result
 from app.http.body_codings import INLINE_BYTES, SLICE_BYTES, CodedBody, coding_of
 from app.http.client_address import client_address
 from app.http.media import NO_PREFERENCES, MediaType, Preferences
-from app.http.prepared import PreparedRead
+from app.http.plan import CONDITIONS, Plan
 from app.http.responses import (
     BODY_STATE,
     GONE_EXTENSION,
@@ -42,14 +44,11 @@ from app.live.sessions import AccessEnd
 from app.live.waiting import Begin, ClientLeftError
 from app.metrics import tracing
 from app.work import Work, dropped
-from engine import Call, EngineError, How, ReadHandle, ask
+from engine import Call, CommandEngine, Done, EngineError, How, ReadHandle, Refused, Replies, ask
 from engine.commands import BlockingCommand, Command, XReadGroup
 from engine.replies import Dropped, GroupRead, Reply
 
 T = TypeVar("T")
-
-# In a request's state: its Host is not served here; it learns no more than whether the gateway is well.
-STRANGER: Final = "stranger"
 
 # A body of this size takes up to 16 ms to read, with many short fields: larger ones are read in a thread.
 INLINE_BYTES_MAX: Final = 256 << 10
@@ -62,7 +61,7 @@ _TOO_MUCH: Final = (
 # What a list of values takes more than they take themselves, in values.
 _LIST_VALUES: Final = 7
 _DEFAULT_PORTS: Final = {"http": "80", "https": "443"}
-_TICKET: Final = b"ticket="
+TICKET: Final = b"ticket="
 # Each has one value: of two a proxy may have looked at the other. Lists go on from line to line.
 _SINGLE: Final = {
     name.lower().encode(): name
@@ -86,7 +85,7 @@ _SINGLE: Final = {
 }
 
 
-def _join(lines: Sequence[Header]) -> Mapping[bytes, bytes]:
+def join(lines: Sequence[Header]) -> Mapping[bytes, bytes]:
     """The headers by name; those of several lines are one list (RFC 9110, 5.3)."""
     joined: dict[bytes, bytes] = {}
     for name, value in lines:
@@ -105,32 +104,80 @@ def is_own(origin: str, host: str) -> bool:
     return rest.removesuffix(f":{default}") == host.removesuffix(f":{default}")
 
 
+def shown_certificate(
+    headers: Mapping[bytes, bytes], found: ClientCertificate | None
+) -> ClientCertificate | None:
+    """The client's certificate, if it counts. A browser shows one with each request that a page causes, so
+    there it needs an Origin, which was checked.
+    """
+    if found is None or b"origin" in headers:
+        return found
+    return None if any(name.startswith(b"sec-fetch-") for name in headers) else found
+
+
+class NeedsTaskError(Exception):
+    """Raised where a request has to wait for something else than the engine. Nothing of it was done."""
+
+
+class BodyReading(NamedTuple, Generic[T]):
+    """How a body is read: `reader` reads it; a large one in a thread, so that others are served meanwhile,
+    one of `turn_bytes_min` when it is the caller's turn. One with more values than `inline_values_max` is
+    large, where a list counts as several. `quick` reads other bodies, and leaves with NotPlainError what has
+    to be read in a thread too. It is no longer than `bytes_max`.
+    """
+
+    reader: Callable[[bytes], T]
+    inline_bytes_max: int = INLINE_BYTES_MAX
+    bytes_max: int = sys.maxsize
+    inline_values_max: int | None = None
+    turn_bytes_min: int | None = None
+    quick: Callable[[bytes], T] | None = None
+
+    def is_short(self, body: bytes) -> bool:
+        """Whether this body is read at once."""
+        most = self.inline_values_max
+        return len(body) <= self.inline_bytes_max and (
+            most is None or body.count(b",") + _LIST_VALUES * body.count(b"[") < most
+        )
+
+
 class Request(Work):
-    """One request. `names` are the path's decoded segments by their names in the route."""
+    """One request. `plan` is what is known by its head; `names` are the path's decoded segments by their
+    names in the route.
+    """
 
     __slots__ = (
+        "_caller",
         "_in_pieces",
         "actions",
-        "arguments",
         "delivered",
         "dropped",
         "headers",
         "names",
-        "prepared",
+        "plan",
         "principal",
         "receive",
+        "request_id",
         "scope",
     )
 
-    def __init__(self, gateway: Gateway, scope: Scope, receive: Receive, names: Mapping[str, str]) -> None:
-        super().__init__(gateway, "rest")
+    def __init__(self, gateway: Gateway, scope: Scope, receive: Receive, plan: Plan) -> None:
+        # As `Work.__init__`, which costs a call.
+        self.gateway = gateway
+        self.door = "rest"
+        self.meter = self._tenant = None
+        self._put_off_bytes = 0
         self.scope = scope
         self.receive = receive
-        self.names = names
+        self.plan = plan
+        self.names = plan.names
+        self.request_id: str = scope["state"]["request_id"]
+        # Whose it is, once that was asked.
+        self._caller = ""
         lines = scope["headers"]
         self.headers: Mapping[bytes, bytes] = dict(lines)
         if len(self.headers) < len(lines):
-            self.headers = _join(lines)
+            self.headers = join(lines)
         self.principal: Principal = UNAUTHENTICATED
         # Whether its answer holds what it takes by `reserve_some`, piece by piece.
         self._in_pieces = False
@@ -139,10 +186,6 @@ class Request(Work):
         # For the audit log, until it is known how they end.
         self.actions: list[Facts] = []
         self.dropped: Facts = {}
-        # What its head means to the endpoint, once that is known.
-        self.arguments: Mapping[str, Any] | None = None
-        # What has answered it, if it may be run again.
-        self.prepared: PreparedRead | None = None
 
     def take_back(self) -> None:
         """Undo what was delivered in answer to it: its client has left. The last delivery first."""
@@ -177,15 +220,14 @@ class Request(Work):
         return query
 
     @property
-    def request_id(self) -> str:
-        """As in the response and in the log."""
-        request_id: str = self.scope["state"]["request_id"]
-        return request_id
-
-    @property
     def is_stranger(self) -> bool:
         """Whether it came under a Host that is not served here, as probes may."""
-        return STRANGER in self.scope["state"]
+        return self.plan.origin.is_stranger
+
+    @property
+    def has_conditions(self) -> bool:
+        """Whether it asks for something that its plan does not know."""
+        return not CONDITIONS.isdisjoint(self.headers)
 
     @property
     def media_type(self) -> MediaType:
@@ -198,13 +240,8 @@ class Request(Work):
 
     @property
     def certificate(self) -> ClientCertificate | None:
-        """The client's, if it counts. A browser shows one with each request that a page causes, so there it
-        needs an Origin, which was checked.
-        """
-        found: ClientCertificate | None = self.scope["state"].get(CERTIFICATE_STATE)
-        if found is None or b"origin" in self.headers:
-            return found
-        return None if any(name.startswith(b"sec-fetch-") for name in self.headers) else found
+        """The client's, if it counts."""
+        return shown_certificate(self.headers, self.scope["state"].get(CERTIFICATE_STATE))
 
     async def authenticate(self, *, tickets: Sequence[str] = ()) -> None:
         """Recognise the caller, by a ticket if there is one. Raises `unauthenticated`, `rate_limited`."""
@@ -273,6 +310,23 @@ class Request(Work):
         return "" if is_own(origin.lower(), host.lower()) else origin
 
     @property
+    def engine(self) -> CommandEngine:
+        """The same; found once for a caller."""
+        tenant = self._tenant
+        if tenant is None or tenant.prefix != self.principal.prefix:
+            tenant = self.tenant
+        return tenant.engine
+
+    def be_of(self, principal: Principal, caller: str) -> None:
+        """It is this caller's."""
+        self.principal, self._caller = principal, caller
+
+    @property
+    def caller(self) -> str:
+        """The same."""
+        return self._caller or caller_of(self.principal, self.host)
+
+    @property
     def host(self) -> str:
         """From which network address it comes."""
         return client_address(self.scope)
@@ -292,7 +346,7 @@ class Request(Work):
     @property
     def query_tickets(self) -> Sequence[str]:
         """The tickets in the query."""
-        if _TICKET not in self.query:
+        if TICKET not in self.query:
             return ()
         return parse_qs(self.query.decode("latin-1")).get("ticket", ())
 
@@ -312,7 +366,8 @@ class Request(Work):
         its coding, `unauthenticated` if the token has ended meanwhile, ClientLeftError.
         """
         limit = min(self.gateway.settings.body_bytes_max, bytes_max)
-        coding = coding_of(self.headers.get(b"content-encoding", b""))
+        coded = self.headers.get(b"content-encoding")
+        coding = None if coded is None else coding_of(coded)
         announced = self.headers.get(b"content-length", b"0")
         if not announced.isdigit() or int(announced) > limit:
             raise too_large(limit)
@@ -389,33 +444,28 @@ class Request(Work):
             message = await self.receive()
         raise ClientLeftError
 
-    async def read_body(
-        self,
-        reader: Callable[[bytes], T],
-        inline_bytes_max: int = INLINE_BYTES_MAX,
-        *,
-        bytes_max: int = sys.maxsize,
-        inline_values_max: int | None = None,
-        turn_bytes_min: int | None = None,
-        quick: Callable[[bytes], T] | None = None,
-    ) -> T:
-        """`reader` of the body; a large body is read in a thread, so that others are served meanwhile, one of
-        `turn_bytes_min` when it is the caller's turn. One with more values than `inline_values_max` is large,
-        where a list counts as several.
-        `quick` reads other bodies, and leaves with NotPlainError what has to be read in a thread too.
-        `bytes_max` as of `body`.
-        """
-        body = await self.body(bytes_max)
-        if turn_bytes_min is not None and len(body) >= turn_bytes_min:
+    async def read_body(self, how: BodyReading[T]) -> T:
+        """What its body is. Raises as `body`, and what the reader raises."""
+        body = await self.body(how.bytes_max)
+        if how.turn_bytes_min is not None and len(body) >= how.turn_bytes_min:
             await self.take_turn()
-        is_short = len(body) <= inline_bytes_max and (
-            inline_values_max is None
-            or body.count(b",") + _LIST_VALUES * body.count(b"[") < inline_values_max
-        )
-        if is_short:
+        if how.is_short(body):
             with suppress(NotPlainError):
-                return (quick or reader)(body)
-        return await read_in_thread(reader, body, self.gateway.limits.budgets.bodies, self._hold_reading)
+                return (how.quick or how.reader)(body)
+        return await read_in_thread(how.reader, body, self.gateway.limits.budgets.bodies, self._hold_reading)
+
+    def read_now(self, how: BodyReading[T], body: bytes) -> T:
+        """The same of a body that is there. Raises NeedsTaskError where that takes long."""
+        limit = min(self.gateway.settings.body_bytes_max, how.bytes_max)
+        if len(body) > limit:
+            raise too_large(limit)
+        is_turns = how.turn_bytes_min is not None and len(body) >= how.turn_bytes_min
+        if is_turns or b"content-encoding" in self.headers or not how.is_short(body):
+            raise NeedsTaskError
+        try:
+            return (how.quick or how.reader)(body)
+        except NotPlainError:
+            raise NeedsTaskError from None
 
     @property
     def preferences(self) -> Preferences:
@@ -458,6 +508,126 @@ class Request(Work):
         """Make the response of a request that began something: its state is at `path`."""
         return Response(202, body.__pydantic_serializer__.to_json(body), [(b"location", path.encode())])
 
+    # ---- asks
+
+    async def settle(self, result: Result) -> Response | BaseModel:
+        """The answer that a result comes to, once all that it asks is answered."""
+        while True:
+            if isinstance(result, Ask):
+                result = self.answered(result, await self._replies_to(result))
+            elif isinstance(result, Coroutine):
+                result = await result
+            else:
+                return result
+
+    async def _replies_to(self, ask: Ask) -> Sequence[Reply | EngineError]:
+        """The replies to what is asked. Raises EngineError, a refusal of the whole; ClientLeftError."""
+        if ask.in_turn:
+            await self.take_turn()
+        first = ask.commands[0]
+        if isinstance(first, BlockingCommand) and first.block_ms is not None:
+            try:
+                return [await self.reply_to(first, synced=ask.synced)]
+            except EngineError as refusal:
+                return [refusal]
+        with self._traced(ask) as commands:
+            self.reserve_for(*commands)
+            later: asyncio.Future[Replies] = asyncio.get_running_loop().create_future()
+
+            def done(found: Replies) -> None:
+                if not later.done():
+                    later.set_result(found)
+
+            how = How.ALONE if len(commands) == 1 else How.TOGETHER
+            replies, call = None, self.call(commands, how, synced=ask.synced)
+            if not (ask.joins and self.gateway.joiner.join(self.engine, call, done)):
+                replies = self.engine.send(call, done)
+            return await later if replies is None else replies
+
+    @contextmanager
+    def _traced(self, ask: Ask) -> Iterator[Sequence[Command]]:
+        """Its commands; those that publish keep the trace that the request belongs to."""
+        tracer, traceparent = self.gateway.reports.tracer, self.traceparent
+        if not ask.publishes or tracer is None or traceparent is None:
+            yield ask.commands
+            return
+        (command,) = ask.commands
+        with tracer.publishing(cast("tracing.Publishing", command), traceparent) as traced:
+            yield [traced]
+
+    def send(self, ask: Ask, done: Done) -> Replies | None:
+        """Ask it. The replies if they are there; None where `done` gets them, or has got them. Raises
+        NeedsTaskError where the answer needs more than the engine.
+        """
+        first = ask.commands[0]
+        waits = isinstance(first, BlockingCommand) and first.block_ms is not None
+        if waits or ask.in_turn or (ask.publishes and self._is_traced):
+            raise NeedsTaskError
+        # The replies to what joins are short.
+        bound = 0 if ask.joins else ask.bound
+        if bound is None:
+            bound = self.gateway.limits.commands.answer_bound(ask.commands)
+        if bound > FREE_BYTES:
+            self.put_off(self.gateway.limits.budgets.before_run(bound))
+        how = How.ALONE if len(ask.commands) == 1 else How.TOGETHER
+        call = self.call(ask.commands, how, synced=ask.synced)
+        engine = self.engine
+        if ask.joins and self.gateway.joiner.join(engine, call, done):
+            return None
+        replies = engine.send(call, done)
+        if replies is None and self._put_off_bytes:
+            self.note_wait()
+        return replies
+
+    def answered(self, ask: Ask, replies: Sequence[Reply | EngineError]) -> Result:
+        """What the replies come to. Raises a refusal among them, and what the answer refuses."""
+        if isinstance(replies, Refused):
+            replies = [replies.error]
+        found: list[Reply] = []
+        for reply in replies:
+            if isinstance(reply, EngineError):
+                if ask.refused is not None:
+                    return ask.refused(reply)
+                raise reply
+            found.append(self._without_dropped(reply) if isinstance(reply, Dropped) else reply)
+        if OUTPUT_STATE in self.scope["state"]:
+            self.note_arrived(*found)
+        for command, reply in zip(ask.commands, found, strict=True):
+            if isinstance(reply, GroupRead):
+                self.note_given(command, reply)
+        made = ask.answer(*found)
+        for command, reply in zip(ask.commands, found, strict=True):
+            self.note_reply(command, reply)
+        return made
+
+    def put_off(self, bound: int) -> None:
+        """Reserve this for an answer, but where there is room for any caller, not before it is known that the
+        replies come later: what leaves in the turn of its command takes nothing from others.
+        """
+        if bound <= FREE_BYTES:
+            return
+        if self.held is not None or not self.gateway.limits.budgets.output.has_room(bound):
+            self.reserve(bound)
+        else:
+            self._put_off_bytes = bound
+
+    def note_run(self, replies: Sequence[Reply | EngineError]) -> None:
+        """Hold what the replies take, while they wait for the log."""
+        put_off, self._put_off_bytes = self._put_off_bytes, 0
+        if self.held is not None or not put_off:
+            super().note_run(replies)
+        elif (size := sum(map(text_bytes, replies))) > FREE_BYTES:
+            # There was room for more when the turn began.
+            with suppress(EngineError):
+                self.reserve(size)
+
+    def note_wait(self) -> None:
+        """Reserve what was put off: the replies come later."""
+        if self._put_off_bytes:
+            with suppress(EngineError):
+                self.reserve(self._put_off_bytes)
+            self._put_off_bytes = 0
+
     async def execute(self, command: Command, *, synced: bool = False) -> Reply:
         """Run one command. A read that waits ends when the client leaves."""
         reply = await self.reply_to(command, synced=synced)
@@ -474,9 +644,6 @@ class Request(Work):
         gone = self.scope.get("extensions", {}).get(GONE_EXTENSION)
         if gone is not None and gone():
             raise ClientLeftError
-
-    async def in_task(self) -> None:
-        """Before a handler that awaits more than replies of the engine: be served by a task."""
 
     async def reply_to(self, command: Command, *, synced: bool = False) -> Reply:
         """The reply to one command, of which nothing is counted yet."""
@@ -586,6 +753,10 @@ class Request(Work):
     async def _until_gone(self, begin: Begin[T]) -> T:
         leaving = partial(when_gone, self.scope, self.receive)
         return await self.gateway.waits.outcome(begin, leaving, self.principal, self.caller)
+
+    @property
+    def _is_traced(self) -> bool:
+        return self.gateway.reports.tracer is not None and self.traceparent is not None
 
     @property
     def traceparent(self) -> bytes | None:

@@ -233,6 +233,11 @@ class ConnectionTurn:
         flow.note_handled(cost)
         return True
 
+    def note(self, cost: int) -> None:
+        """What was begun costs so much more."""
+        if self._flow is not None:
+            self._flow.note_handled(cost)
+
     def _take_turn(self) -> None:
         self.is_waiting, self.has_turn = False, True
         try:

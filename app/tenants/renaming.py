@@ -126,8 +126,8 @@ FIELDS: Final[Mapping[str, Callable[[Any, TenantNames], object]]] = {
 # Text that names no stream; a key belongs to the stream beside it.
 _NO_NAMES: Final = frozenset(
     {
-        *("batch", "consumer", "group", "idempotency", "kind", "known", "media", "name", "named", "reason"),
-        *("batches", "retention", "transfer_to"),
+        *("batch", "consumer", "group", "holders", "idempotency", "kind", "known", "media", "name", "named"),
+        *("batches", "reason", "retention", "transfer_to"),
     }
 )
 _REFUSED: Final = frozenset({MeasureStreams})

@@ -5,6 +5,8 @@ Must never know: connections, who waits (`group_waits`).
 """
 
 from collections.abc import Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -271,10 +273,26 @@ def undo(command: Undo) -> ScriptCall:
 
 
 def acknowledge(command: Acknowledge) -> ScriptCall:
-    """XACK that says which of the IDs were pending."""
+    """XACK that says which of the IDs were pending, and which others hold."""
+    if command.holders:
+        return _acknowledge_held(command)
     words = [command.group, "", *map(ids.format, command.ids)]
 
     def decode(reply: Any) -> AcknowledgedIds:  # noqa: ANN401 - as the server sent it
         return AcknowledgedIds(list(map(_parse, reply)))
 
     return ScriptCall(script("acknowledge", "deferring"), stream_keys(command.stream)[:1], words, decode)
+
+
+def _acknowledge_held(command: Acknowledge) -> ScriptCall:
+    words: list[Word] = [command.group]
+    named = zip(command.ids, command.holders, strict=True)
+    for holder, pairs in groupby(named, itemgetter(1)):
+        wanted = [entry_id for entry_id, _ in pairs]
+        edges = ids.format(min(wanted)), ids.format(max(wanted))
+        words += [holder, len(wanted), *edges, *map(ids.format, wanted)]
+
+    def decode(reply: Any) -> AcknowledgedIds:  # noqa: ANN401 - as the server sent it
+        return AcknowledgedIds(*(list(map(_parse, part)) for part in reply))
+
+    return ScriptCall(script("acknowledge_held", "deferring"), stream_keys(command.stream)[:1], words, decode)

@@ -259,7 +259,8 @@ def _acknowledge(command: Acknowledge, _: WriteOrigin) -> BackendRequest:
 
 @sends(XAckDel)
 def _ackdel(command: XAckDel, _: WriteOrigin) -> BackendRequest:
-    return by_script(command.stream, delete_each(command.stream, command.refs, command.ids, command.group))
+    held_by = command.group, command.consumer or ""
+    return by_script(command.stream, delete_each(command.stream, command.refs, command.ids, *held_by))
 
 
 @sends(XNack)

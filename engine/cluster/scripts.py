@@ -381,11 +381,13 @@ def delete_entries(command: XDel) -> ScriptCall:
     return ScriptCall(script("delete_entries", "deleting"), stream_keys(command.stream)[:2], words, as_it_is)
 
 
-def delete_each(stream: str, refs: Refs, entry_ids: Sequence[int], group: str = "") -> ScriptCall:
-    """XDELEX, or with a group XACKDEL."""
-    words: list[Word] = [refs.value, group, *map(ids.format, entry_ids)]
+def delete_each(
+    stream: str, refs: Refs, entry_ids: Sequence[int], group: str = "", consumer: str = ""
+) -> ScriptCall:
+    """XDELEX, or with a group XACKDEL, by this consumer or by any."""
+    words: list[Word] = [refs.value, group, consumer, *map(ids.format, entry_ids)]
     keys = stream_keys(stream)[:2]
-    return ScriptCall(script("delete_each", "trimming", "deleting"), keys, words, Deletions)
+    return ScriptCall(script("delete_each", "trimming", "deleting", "deferring"), keys, words, Deletions)
 
 
 def delete_stream(stream: str, expected: str = "", *, drops_schedules: bool = True) -> ScriptCall:

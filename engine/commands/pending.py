@@ -20,9 +20,10 @@ from engine.commands.reading import Budget
 from engine.commands.registry import runs
 from engine.commands.turn import TURN_LOOKUPS_MAX, TURN_SCANNED_MAX, Turn, Unfinished
 from engine.groups import Group
-from engine.pending_states import PendingState, not_held_by
+from engine.pending_states import PendingState, held_by_others, not_held_by
 from engine.records import Defer, Own, Release
 from engine.replies import (
+    NOT_HELD,
     AcknowledgedIds,
     AutoClaimed,
     Claimed,
@@ -51,7 +52,23 @@ def xack(turn: Turn, command: types.XAck) -> int:
 
 @runs(weir_commands.Acknowledge)
 def acknowledge(turn: Turn, command: weir_commands.Acknowledge) -> AcknowledgedIds:
-    return AcknowledgedIds(_acknowledge(turn, command.stream, command.group, command.ids))
+    if not command.holders:
+        return AcknowledgedIds(_acknowledge(turn, command.stream, command.group, command.ids))
+    key = turn.keyspace.find(command.stream)
+    if key is None or command.group not in key.groups:
+        return AcknowledgedIds(())
+    pending = key.groups[command.group].pending.items_of(sorted(set(command.ids)))
+    settled, not_held = dict[int, None](), list[int]()
+    for entry_id, holder in zip(command.ids, command.holders, strict=True):
+        # An ID that was acknowledged is not pending where it is named again.
+        if entry_id not in pending or entry_id in settled:
+            continue
+        if holder and pending[entry_id].is_held_by_another(holder):
+            not_held.append(entry_id)
+        else:
+            settled[entry_id] = None
+    turn.settle(command.stream, command.group, sorted(settled))
+    return AcknowledgedIds(list(settled), not_held)
 
 
 def _acknowledge(turn: Turn, stream: str, group: str, wanted: types.Ids) -> list[int]:
@@ -72,15 +89,16 @@ def xackdel(turn: Turn, command: types.XAckDel) -> Deletions:
     if key is None or command.group not in key.groups:
         return Deletions([absent] * len(command.ids))
     wanted = command.ids
-    held = set(key.groups[command.group].pending.held_of(sorted(set(wanted))))
-    settled = dict.fromkeys(entry_id for entry_id in wanted if entry_id in held)
+    held = key.groups[command.group].pending.items_of(sorted(set(wanted)))
+    others = held_by_others(held, command.consumer)
+    settled = dict.fromkeys(entry_id for entry_id in wanted if entry_id in held and entry_id not in others)
     ask_references(turn, key, list(settled), command.refs)
     turn.settle(command.stream, command.group, list(settled))
     # An entry that was gone already counts as deleted.
     outcomes = delete_each(turn, command.stream, key, list(settled), command.refs)
     by_id = dict(zip(settled, map(abs, outcomes), strict=True))
     # An ID that is named again was acknowledged by its first mention.
-    return Deletions([by_id.pop(entry_id, absent) for entry_id in wanted])
+    return Deletions([NOT_HELD if entry_id in others else by_id.pop(entry_id, absent) for entry_id in wanted])
 
 
 @runs(types.XNack)

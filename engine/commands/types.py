@@ -296,7 +296,9 @@ class XAck(StreamCommand, frozen=True, kw_only=True):
 
 
 class XAckDel(StreamCommand, frozen=True, kw_only=True):
-    """Reply: `Deletions`. Where stream or group is missing all IDs are absent."""
+    """Reply: `Deletions`. Where stream or group is missing all IDs are absent. With `consumer`, which Redis
+    has not, what another one holds stays as it is.
+    """
 
     settles: ClassVar[bool] = True
     makes_room: ClassVar[bool] = True
@@ -304,6 +306,7 @@ class XAckDel(StreamCommand, frozen=True, kw_only=True):
     group: str
     ids: Ids
     refs: Refs = Refs.KEEP
+    consumer: str | None = None
 
     def named_ids(self) -> Ids:
         return self.ids

@@ -416,13 +416,18 @@ class EndWait(Command, frozen=True, kw_only=True):
 
 
 class Acknowledge(StreamCommand, frozen=True, kw_only=True):
-    """XACK that says which of the IDs were pending. Reply: `AcknowledgedIds`."""
+    """XACK that says which of the IDs were pending. Reply: `AcknowledgedIds`.
+
+    `holders`, if any, are as many as IDs: the consumer who acknowledges each, "" for any. What another
+    consumer holds stays as it is; what was given back has none, and is acknowledged.
+    """
 
     settles: ClassVar[bool] = True
     looks_up: ClassVar[bool] = False
 
     group: str
     ids: Ids
+    holders: Sequence[str] = ()
 
     def named_ids(self) -> Ids:
         return self.ids

@@ -51,17 +51,10 @@ def settings() -> Settings:
     )
 
 
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """`both_ways`: once in front of FastAPI, once through it; over a backend, which is behind both, once."""
-    if metafunc.definition.get_closest_marker("both_ways") and "closed_app" in metafunc.fixturenames:
-        ways = {"hot": True} if metafunc.config.getoption("--backend") else {"hot": True, "fastapi": False}
-        metafunc.parametrize("closed_app", ways.values(), ids=ways.keys(), indirect=True)
-
-
 @pytest.fixture
-def closed_app(request: pytest.FixtureRequest, settings: Settings) -> App:
+def closed_app(settings: Settings) -> App:
     """An application without its engine."""
-    return create_app(settings, SystemClock(), fast_path=getattr(request, "param", True))
+    return create_app(settings, SystemClock())
 
 
 @pytest.fixture(scope="session")

@@ -23,7 +23,8 @@ from app.server import http_server
 from engine import Engine
 from engine.commands import EnsureGroup, XAdd
 from engine.entries import body
-from tests.app.fast_requests import ENTRIES, ENTRY, JSON, PLAIN, UNUSUAL, post, request
+from tests.app.asgi_server import asgi_server
+from tests.app.http_requests import ENTRIES, ENTRY, JSON, PLAIN, UNUSUAL, post, request
 from tests.app.pair import plain
 from tests.bounds import bounded
 from tests.engine.asking import reply_to
@@ -243,10 +244,10 @@ class Line(asyncio.Transport):
 class FuzzedGateway:
     """A gateway in memory, on a loop whose time stands still between cases."""
 
-    def __init__(self, clock: HandClock, *, fast_path: bool) -> None:
+    def __init__(self, clock: HandClock, *, asgi: bool) -> None:
         self.clock = clock
-        self.app = create_app(SETTINGS, clock, fast_path=fast_path)
-        self.server = http_server(SETTINGS, self.app)
+        self.app = create_app(SETTINGS, clock)
+        self.server = (asgi_server if asgi else http_server)(SETTINGS, self.app)
         self.engine = Engine.open(None, clock=clock, fsync="no")
 
     def connect(self) -> Any:
@@ -302,7 +303,7 @@ async def settle() -> None:
 
 
 async def outcomes_of(cases: Sequence[Sequence[bytes]]) -> list[bytes]:
-    """What comes of the pieces of each case, on both ways by turns."""
+    """What comes of the pieces of each case, at both servers by turns."""
     clock, loop, found = HandClock(), asyncio.get_running_loop(), list[bytes]()
     clock.drive(loop)
     vars(loop)["run_in_executor"] = _run_at_once
@@ -310,7 +311,7 @@ async def outcomes_of(cases: Sequence[Sequence[bytes]]) -> list[bytes]:
         client.connect(listener.getsockname())
         with listener.accept()[0] as accepted:
             for at in range(0, len(cases), CASES_OF_A_GATEWAY):
-                gateway = FuzzedGateway(clock, fast_path=at // CASES_OF_A_GATEWAY % 2 == 0)
+                gateway = FuzzedGateway(clock, asgi=at // CASES_OF_A_GATEWAY % 2 == 1)
                 await gateway.open()
                 for pieces in cases[at : at + CASES_OF_A_GATEWAY]:
                     found.append(await gateway.outcome(pieces, accepted))

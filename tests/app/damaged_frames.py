@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.app.damaged import outcomes_of
-from tests.app.fast_requests import request
+from tests.app.http_requests import request
 
 UPGRADE: Final = request(
     "GET /v1/ws",

@@ -96,7 +96,7 @@ async def _serve(
 def echoing(message_s_max: float = _PATIENCE_S) -> Iterator[int]:
     """The port of a server in a thread of its own."""
     settings = Settings()
-    app = _Echo(Gateway(settings, SystemClock()), fast_path=False)
+    app = _Echo(Gateway(settings, SystemClock()))
     server = http_server(settings, app)
     bytes_max = settings.entry_bytes_max + FRAME_OVERHEAD_BYTES
     limits = SocketLimits(_PATIENCE_S, message_s_max, bytes_max)

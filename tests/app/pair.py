@@ -1,4 +1,4 @@
-"""Two gateways side by side, one with the fast path and one without, with the same requests at the same time.
+"""Two gateways side by side, behind our server and behind any ASGI server, asked the same at the same time.
 
 Knows: sockets, how an answer ends, what of an answer is never the same twice.
 Must never know: what the answers should be.
@@ -13,14 +13,14 @@ from contextlib import suppress
 from typing import Any, Self
 
 from app.auth import AccessPolicy
-from app.gateway import Gateway, Receive
-from app.http.responses import Scope, Send
+from app.gateway import Gateway
 from app.main import App
 from app.server import http_server
 from app.settings import Settings
 from engine import Engine, Fsync, SystemClock
 from engine.storage import Storage
 from engine.storage.memory import MemoryStorage
+from tests.app.asgi_server import asgi_server
 
 HOST = b"Host: localhost\r\n"
 _PATIENCE_S = 20.0
@@ -40,16 +40,6 @@ class Standstill(OneMoment):
         return 1.0
 
 
-class Counted(App):
-    """The application; it knows how many requests reached it the full way."""
-
-    full = 0
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self.full += 1
-        await super().__call__(scope, receive, send)
-
-
 class Served:
     """A gateway in a thread with an event loop of its own, at a moment that does not pass."""
 
@@ -59,18 +49,18 @@ class Served:
         clock: SystemClock,
         policy: AccessPolicy | None,
         *,
-        fast_path: bool,
+        asgi: bool,
         always: bool,
         storage: Storage,
     ) -> None:
-        self.app = Counted(Gateway(settings, clock, policy), fast_path=fast_path)
+        self.app = App(Gateway(settings, clock, policy))
         self.storage = storage
         self._always = always
         self._listener = socket.create_server(("127.0.0.1", 0))
         # As the gateway's own: an answer in two writes would wait 40 ms for the client's acknowledgement.
         self._listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.port: int = self._listener.getsockname()[1]
-        self.server = http_server(settings, self.app)
+        self.server = (asgi_server if asgi else http_server)(settings, self.app)
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
         self._ready = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -200,8 +190,8 @@ class Pair:
         clock = clock or OneMoment()
         storages = storages or (MemoryStorage(), MemoryStorage())
         self.fast, self.full = [
-            Served(settings, clock, policy, fast_path=fast_path, always=always, storage=storage)
-            for fast_path, policy, storage in zip((True, False), policies, storages, strict=True)
+            Served(settings, clock, policy, asgi=asgi, always=always, storage=storage)
+            for asgi, policy, storage in zip((False, True), policies, storages, strict=True)
         ]
         self._lines: tuple[PairConnection, PairConnection] | None = None
 

@@ -203,7 +203,7 @@ async def opened(
     allowed = principal_with("read,write,consume,manage:orders*", "admin:*", "manage,read:bad")
     policy = EndingPolicy(principal or FaultyPrincipal("tester", allowed.grants))
     # Its tracer is that of the bench.
-    app = await asyncio.to_thread(lambda: App(Gateway(limits, clock, access or policy), fast_path=True))
+    app = await asyncio.to_thread(lambda: App(Gateway(limits, clock, access or policy)))
     async with opening(clock) as engine:
         app.gateway.open((await join(engine)).remote if is_front else engine)
         bench = Bench(app, engine, policy, directory)
@@ -249,7 +249,7 @@ class Door:
 
     def lines(self, bench: Bench) -> list[bytes]:
         """The log of its requests that is not written yet."""
-        return bench.app._outermost._lines._lines  # noqa: SLF001
+        return bench.app.request_ids._lines._lines  # noqa: SLF001
 
     def stop(self, bench: Bench) -> None:
         """Have the gateway stop."""
@@ -263,7 +263,7 @@ async def _until_waiting(bench: Bench, staying: Callable[[], None]) -> None:
 
 
 class Http(Door):
-    """REST: over a socket, where the fast path has what it knows, or through ASGI."""
+    """REST: over a socket of our own server, or through ASGI."""
 
     async def connect(self, bench: Bench) -> httpx.AsyncClient:
         """A client."""
@@ -529,7 +529,7 @@ def _waiting(words: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 DOORS: Final[tuple[Door, ...]] = (
-    Http("fast path", "rest"),
+    Http("http", "rest"),
     Http("asgi", "rest"),
     WebSocket("websocket", "websocket", 101),
     Sse("sse", "sse"),

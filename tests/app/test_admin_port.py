@@ -60,7 +60,7 @@ def test_each_path_is_where_it_belongs(pair: Pair, path: str, main: int, admin: 
 
 
 def test_nothing_is_published_or_followed_over_the_admin_port(pair: Pair) -> None:
-    """The fast path is not there, nor are WebSockets."""
+    """Heads that were seen at the other port neither, nor are WebSockets."""
     entry = {"fields": {"a": "1"}}
     for _ in range(3):
         assert httpx.post(f"{pair.main}/v1/streams/s/entries", json=entry).status_code == 201

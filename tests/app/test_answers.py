@@ -8,6 +8,7 @@ import pytest
 from app.auth import Access
 from app.errors import CODES, slug
 from app.http.operations.operation import Operation
+from app.http.operations.plans import Plans
 from app.http.operations.router import Router
 from app.http.responses import Response
 from app.main import ROUTES, create_app
@@ -101,7 +102,7 @@ async def test_an_unexpected_error_leaves_no_word(
     broken_app = create_app(Settings(log_requests="none", keep_alive_s=76), SystemClock())
     router = Router("gateway")
     router.get("/broken", Access.OPEN, hidden=True)(broken)
-    broken_app.api.router.routes.extend(router.operations)
+    broken_app.plans = Plans(broken_app.gateway, router.operations)
     async with calling(broken_app, base_url="http://localhost") as client:
         answer = await client.get("/broken")
     assert (answer.status_code, answer.json()["code"]) == (500, "internal")
@@ -113,7 +114,7 @@ async def test_an_unexpected_error_leaves_no_word(
 
 def test_each_route_says_who_may() -> None:
     """What is open to all is named here; a new route has to choose."""
-    open_paths = {route.path for route in ROUTES if route.rule is Access.OPEN}
+    open_paths = {route.template for route in ROUTES if route.rule is Access.OPEN}
     files = {"start.js", "style.css", "swagger-ui-bundle.js", "swagger-ui.css"}
     pages = {"/docs", "/openapi.json", "/errors/{slug}"} | {f"/docs/{name}" for name in files}
     pages |= {"/console", "/console/{file:path}", "/asyncapi.json", "/v1/ws"}
@@ -122,20 +123,14 @@ def test_each_route_says_who_may() -> None:
 
 # The one that shows the caller to itself is left out.
 GUARDED = [route for route in ROUTES if route.rule is not Access.OPEN and route.operation_id != "getCaller"]
-WAYS = [(route, fast_path) for route in GUARDED for fast_path in ((True, False) if route.fast else (True,))]
 
 
-@pytest.mark.parametrize(
-    ("route", "fast_path"), WAYS, ids=[f"{route.operation_id}-{fast_path}" for route, fast_path in WAYS]
-)
-async def test_no_route_works_for_whom_nothing_is_allowed(
-    engine: Engine, route: Operation, *, fast_path: bool
-) -> None:
+@pytest.mark.parametrize("route", GUARDED, ids=[route.operation_id for route in GUARDED])
+async def test_no_route_works_for_whom_nothing_is_allowed(engine: Engine, route: Operation) -> None:
     """403, and it does not tell whether the stream exists."""
     app = create_app(
         Settings(log_requests="none"),
         SystemClock(),
-        fast_path=fast_path,
         policy=FixedPolicy(principal_with()),
     )
     app.gateway.open(engine)
@@ -151,7 +146,7 @@ async def test_no_route_works_for_whom_nothing_is_allowed(
         "createToken": '{"grants":[{"actions":["read"]}]}',
     }.get(route.operation_id, "{}")
     async with calling(app, base_url="http://localhost") as http:
-        path = re.sub(r"[{}]", "", route.path.replace("{token}", "0" * 12))
+        path = re.sub(r"[{}]", "", route.template.replace("{token}", "0" * 12))
         if route.operation_id == "tailStreams":
             path += "?stream=stream"
         content = None if route.method in ("GET", "HEAD") else body

@@ -41,7 +41,7 @@ SHORT_RANGE: Final = [*RANGE, "COUNT", "3"]
 RESP_RANGE: Final = b"XRANGE b - + COUNT 3\r\n"
 # Door, port, and what is sent to it.
 DOORS: Final = [
-    ("fast path", "http", asking("GET", "/v1/streams/b/entries")),
+    ("range", "http", asking("GET", "/v1/streams/b/entries")),
     ("asgi", "http", asking("GET", "/v1/streams/b/entries?wait=1000&after=0")),
     ("columns", "http", asking("GET", "/v1/streams/b/columns")),
     ("export", "http", asking("GET", "/v1/streams/b/export")),
@@ -56,7 +56,7 @@ DOORS: Final = [
     ("websocket", "socket", b""),
 ]
 # The others are served by the same code.
-IN_FRONTS: Final = ("fast path", "columns", "pipeline", "resp", "websocket")
+IN_FRONTS: Final = ("range", "columns", "pipeline", "resp", "websocket")
 OVER_A_BACKEND: Final = (*IN_FRONTS, "sse", "multi-exec")
 
 

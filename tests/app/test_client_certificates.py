@@ -98,7 +98,7 @@ def own(tmp_path: Path) -> Iterator[World]:
 
 
 def test_a_certificate_does_what_its_identity_may_on_both_ways(shared: World) -> None:
-    """Three in a row on one connection are taken by the fast path; `accept-charset` is not plain to it."""
+    """Three in a row on one connection, whose head is kept; each head with `accept-charset` is new."""
     context = shared.context(shared.billing())
     with closing(
         http.client.HTTPSConnection("127.0.0.1", shared.server.port, context=context, timeout=15)

@@ -8,7 +8,6 @@ import pytest
 import zstandard
 
 from app.http.middleware import codings
-from app.http.middleware.codings import Codings
 from app.http.responses import GONE_EXTENSION, Response, Scope
 from app.main import App
 
@@ -127,7 +126,7 @@ async def test_what_a_client_was_to_get_goes_back_where_it_leaves_meanwhile(*, l
     answer.unsent = lambda: returned.append(True)
     scope: Scope = {
         "method": "POST",
-        "headers": [(b"accept-encoding", b"gzip")],
+        "headers": [],
         "state": {},
         "extensions": {GONE_EXTENSION: lambda: next(looks)},
     }
@@ -138,6 +137,6 @@ async def test_what_a_client_was_to_get_goes_back_where_it_leaves_meanwhile(*, l
     async def send(message: Scope) -> None:
         sent.append(message["type"])
 
-    await Codings(answer)(scope, receive, send)
+    await answer(scope, receive, codings.Coded(send, "gzip", scope, is_head=False))
     assert returned == ([True] if leaves else [])
     assert sent == ([] if leaves else ["http.response.start", "http.response.body"])

@@ -16,8 +16,6 @@ from tests.app.conftest import calling
 from tests.bounds import bounded
 from tests.engine.clocks import HandClock
 
-pytestmark = pytest.mark.both_ways
-
 ONE, PIPELINE, TRANSACTION = "/v1/commands", "/v1/commands/pipeline", "/v1/commands/multi-exec"
 
 

@@ -1,4 +1,4 @@
-"""What holds at every way in: 11 doors, 4 lanes × 14 concerns, each cell checked or with a reason.
+"""What holds at every way in: 11 doors, 3 kinds that join × 14 concerns, each cell checked or with a reason.
 
 `CONCERNS` names the functions that implement a concern. Where there are several, the doors differ in more
 than their bytes.
@@ -24,12 +24,12 @@ from app.metrics.tracing import Tracer
 from app.work import Work
 from engine import entries
 from engine.commands import XAdd, XGroupCreate
-from tests.app.lane_doors import LANES, LaneDoor
+from tests.app.joining_doors import JOINING_DOORS, JoiningDoor
 from tests.app.ten_doors import DOORS as TEN_DOORS
 from tests.app.ten_doors import LATE_S, LONG, Bench, Check, Door, Redis, WebSocket, opened
 from tests.engine.asking import reply_to
 
-DOORS: Final = (*TEN_DOORS, *LANES)
+DOORS: Final = (*TEN_DOORS, *JOINING_DOORS)
 
 # ---- the concerns
 
@@ -158,7 +158,7 @@ async def draining_ends_it(bench: Bench, door: Door) -> None:
         assert any(word in said for word in ("draining", "shutting down", "goaway", "closed")), said
     else:
         door.stop(bench)
-    if not isinstance(door, WebSocket | Redis | LaneDoor):
+    if not isinstance(door, WebSocket | Redis | JoiningDoor):
         assert "draining" in (said := await door.read(bench, "orders")), said
 
 
@@ -187,12 +187,12 @@ _ONE_TURN: Final = "it is one turn: none of it stays open"
 _PUSHED: Final = "what is pushed is not counted, see docs/limits.md: credit and the reader's pace bound it"
 _ASKS: Final = "events are asked for, without a body"
 _NO_TRACE: Final = "Redis's protocol has no place for `traceparent`"
-_ONE_ID: Final = "it is answered with an ID or some, which tests/app/test_lanes.py and others count"
+_ONE_ID: Final = "it is answered with an ID or some, which tests/app/test_plans.py counts"
 
 
-def _lanes(reason: str) -> dict[str, str]:
-    """Why no lane has any of a concern."""
-    return dict.fromkeys([lane.name for lane in LANES], reason)
+def _joining(reason: str) -> dict[str, str]:
+    """Why no request that joins others has any of a concern."""
+    return dict.fromkeys([door.name for door in JOINING_DOORS], reason)
 
 
 CONCERNS: Final = (
@@ -200,39 +200,44 @@ CONCERNS: Final = (
     Concern(requests_are_counted, (Meter.take_requests,)),
     Concern(bytes_in_are_counted, (Meter.take_requests,), {"sse": _ASKS}),
     Concern(
-        bytes_out_are_counted, (Meter.charge,), {"sse": _PUSHED, "websocket": _PUSHED, **_lanes(_ONE_ID)}
+        bytes_out_are_counted, (Meter.charge,), {"sse": _PUSHED, "websocket": _PUSHED, **_joining(_ONE_ID)}
     ),
-    Concern(refusals_are_counted, (Counters.refuse,), _lanes("it has one refusal, of each stream's concern")),
+    Concern(
+        refusals_are_counted, (Counters.refuse,), _joining("it has one refusal, of each stream's concern")
+    ),
     Concern(answers_are_counted_and_logged, (RequestIds.note, Account.note_end)),
-    Concern(deliveries_are_counted, (Counters.deliver,), _lanes("nothing is delivered")),
+    Concern(deliveries_are_counted, (Counters.deliver,), _joining("nothing is delivered")),
     Concern(faults_are_counted, (Counters.refuse,)),
     Concern(
         changes_are_audited,
         (Work.audit,),
-        {"sse": "events change nothing", **_lanes("entries that are added or acknowledged are not audited")},
+        {
+            "sse": "events change nothing",
+            **_joining("entries that are added or acknowledged are not audited"),
+        },
     ),
     Concern(
         publishing_is_traced,
         (Tracer.sending,),
         {
             "sse": _ASKS,
-            **dict.fromkeys(("RESP", "RESP MULTI", "RESP blocked", "RESP lane"), _NO_TRACE),
-            "lane": "a request with `traceparent` takes none, see tests/app/test_lanes.py",
-            "ack lane": "an acknowledgement has no span",
-            "append lane": "neither does one of these, see tests/app/test_append_lanes.py",
+            **dict.fromkeys(("RESP", "RESP MULTI", "RESP blocked"), _NO_TRACE),
+            "publishing together": "with `traceparent` it goes alone, as at the door http",
+            "acknowledging together": "an acknowledgement has no span",
+            "appending together": "neither has one of these",
         },
     ),
     Concern(
         group_reads_are_traced,
         (Reports.trace_read,),
-        {**_lanes("it reads nothing"), "durable": "the protocol has no groups"},
+        {**_joining("it reads nothing"), "durable": "the protocol has no groups"},
     ),
     Concern(
         memory_is_bounded,
         (Pool.reserve,),
         {
             "sse": "its pieces are as short as there is room for: tests/app/test_budget_doors.py",
-            **_lanes(_ONE_ID),
+            **_joining(_ONE_ID),
         },
     ),
     Concern(revocation_ends_it, (OpenSessions.enter,), {"multi-exec": _ONE_TURN}),

@@ -17,7 +17,6 @@ from tests.engine.asking import reply_to
 STREAM = "/v1/streams/s"
 ENTRIES = STREAM + "/entries"
 LISTS = ("/v1/streams", STREAM, STREAM + "/groups")
-pytestmark = pytest.mark.both_ways
 
 
 @pytest.fixture

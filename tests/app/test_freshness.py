@@ -1,6 +1,6 @@
 """Freshness: what depends on who asks, or on a stream, is asked about each time that it is shown.
 
-Every route is walked over, with the answers of the fast path: one that is added is walked over too.
+Every route is walked over, with all answers of a table: one that is added is walked over too.
 """
 
 import asyncio
@@ -14,14 +14,12 @@ import pytest
 
 from app.auth import Access
 from app.http.operations.operation import Operation
-from app.main import App
+from app.main import App, _routes
 from tests.app.conftest import calling
-from tests.app.fast_requests import LIMITS, PLAIN, UNUSUAL
+from tests.app.http_requests import LIMITS, PLAIN, UNUSUAL
 from tests.app.pair import Pair
 from tests.bounds import bounded
 from tests.caching import is_asked_about
-
-pytestmark = pytest.mark.both_ways
 
 ROOT: Final = "correct-horse-battery-staple-caches"
 AS_ROOT: Final = {"authorization": f"Bearer {ROOT}"}
@@ -146,7 +144,7 @@ async def filled(app: App) -> AsyncIterator[Filled]:
 
 def routes(app: App, *methods: str) -> list[Operation]:
     """What the application serves, by these methods if some are named; what changes nothing first."""
-    found = [route for route in app.api.router.routes if isinstance(route, Operation)]
+    found = [*_routes(app.gateway.settings)]
     found.sort(key=lambda route: route.method not in ("GET", "HEAD"))
     return [route for route in found if not methods or route.method in methods]
 
@@ -210,7 +208,7 @@ def pair() -> Iterator[Pair]:
 
 
 @pytest.mark.parametrize("name", [*PLAIN, *UNUSUAL])
-def test_no_answer_of_the_fast_path_is_shown_again_unasked(pair: Pair, name: str) -> None:
+def test_no_answer_of_either_server_is_shown_again_unasked(pair: Pair, name: str) -> None:
     """Nor of what is no request: no answer is without a word to caches."""
     for answer in pair.both((PLAIN | UNUSUAL)[name], head_alone=name == "HEAD"):
         if answer.startswith(b"HTTP/1.1 100 "):

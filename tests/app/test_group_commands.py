@@ -5,8 +5,6 @@ import pytest
 
 from tests.app.conftest import store
 
-pytestmark = pytest.mark.both_ways
-
 GROUPS = "/v1/streams/s/groups"
 READ = GROUPS + "/g/consumers/c/read"
 ACK = GROUPS + "/g/ack"

@@ -50,7 +50,7 @@ def test_what_comes_just_after_a_reader_has_left_is_the_next_ones(
 
 
 def test_an_answer_that_waits_for_the_disk_takes_its_entries_back() -> None:
-    """Its client has left meanwhile: over the fast path and over ASGI."""
+    """Its client has left meanwhile: over our own server and over ASGI."""
     storages = (SlowDisk(), SlowDisk())
     with Pair(Settings(log_requests="none"), always=True, storages=storages) as pair:
         pair.both(post("/v1/streams/s/entries", {"id": "5-1", "fields": {"n": 1}}))

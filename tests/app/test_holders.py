@@ -28,16 +28,19 @@ from engine.commands import (
     EnsureGroup,
     Nack,
     NackMode,
+    Refs,
     XAck,
+    XAckDel,
     XAdd,
     XClaim,
+    XLen,
     XNack,
     XPendingRange,
     XReadGroup,
 )
 from engine.commands.group_reading import DELIVERY_COUNT_MAX
 from engine.commands.types import Cursor
-from engine.replies import PendingList
+from engine.replies import NOT_HELD, Deletions, PendingList
 from tests.app.policies import principal_with
 from tests.app.ten_doors import (
     DOORS,
@@ -225,6 +228,13 @@ WORDS: Final = {
     "silent": _nack("silent", 0),
     "fatal": _nack("fatal", DELIVERY_COUNT_MAX),
     "later": _nack("fail", 1, LATER_MS),
+    "ack": Word(
+        ("ack", {"consumer": "c"}),
+        {"op": "ack"},
+        None,
+        ["mine", "released", "deferred"],
+        lambda _: None,
+    ),
     "dead-letter": Word(
         ("dead-letter", {"reason": "now", "consumer": "c"}), None, None, ["mine"], lambda _: None
     ),
@@ -236,7 +246,7 @@ WORDS: Final = {
         lambda was: Pending("c", was.deliveries),
     ),
 }
-DONE: Final = {"nack": "released", "extend": "extended"}
+DONE: Final = {"ack": "acknowledged", "nack": "released", "extend": "extended"}
 
 
 class Said(NamedTuple):
@@ -276,7 +286,7 @@ async def _by_frame(door: WebSocket, bench: Bench, word: Word) -> Said:
             while (found := json.loads(await connection.recv()))["op"] not in ("ok", "error"):
                 pass
     assert found["op"] == "ok", found
-    return Said(found["released"], found["not_held"])
+    return Said(found["acknowledged" if "acknowledged" in found else "released"], found["not_held"])
 
 
 async def _in_words(door: Commands | Redis, bench: Bench, word: Word) -> Said:
@@ -332,6 +342,25 @@ async def test_it_is_done_to_what_the_consumer_holds_alone(
             assert await found.pending() == {state: one for state, one in then.items() if one}, name
 
 
+@pytest.mark.parametrize("kind", ENGINES)
+async def test_what_is_deleted_with_its_acknowledgement_is_no_other_ones(
+    kind: str, tmp_path: Path, backends: Callable[[str], Backend]
+) -> None:
+    """It is said to be held by another one, and its entry stays."""
+    done = WORDS["ack"].done
+    async with asyncio.timeout(60), world(kind, tmp_path, backends) as found:
+        for refs in Refs:
+            await found.lay_out()
+            wanted = [_id(state) for state in (*STATES, *STATES)]
+            command = XAckDel(stream=found.stream, group="g", ids=wanted, refs=refs, consumer="c")
+            reply = await reply_to(found.bench.engine, command)
+            assert isinstance(reply, Deletions)
+            first = [1 if state in done else NOT_HELD if state in LAID_OUT else -1 for state in STATES]
+            assert reply.results == [*first, *[-1 if one == 1 else one for one in first]]
+            assert (await found.pending()).keys() == LAID_OUT.keys() - {*done}
+            assert await reply_to(found.bench.engine, XLen(stream=found.stream)) == len(STATES) - len(done)
+
+
 # ---- without a consumer
 
 
@@ -381,7 +410,7 @@ async def test_what_was_given_back_over_a_backend_has_no_consumer(
         await found.lay_out()
         for word in WORDS.values():
             path, members = word.rest
-            if path != "extend":
+            if path not in ("ack", "extend"):
                 as_that = word._replace(rest=(path, {**members, "consumer": name}))
                 assert await _by_rest(rest, found.bench, as_that) == nothing
         assert await found.pending() == LAID_OUT
@@ -460,7 +489,6 @@ async def _answer(door: Door, bench: Bench, word: Word) -> str:
 
 # What takes IDs in a group and names no consumer, and why.
 UNNAMED: Final = {
-    "ackEntries": "what is done is done, whoever holds it",
     "redriveDeadLetters": "they are entries of the dead-letter stream",
 }
 UNNAMED_COMMANDS: Final = {
@@ -483,7 +511,12 @@ def test_every_request_on_ids_of_a_group_names_a_consumer() -> None:
     named = {name: body for name, body in settling.items() if "consumer" in body["properties"]}
     assert settling.keys() - named.keys() == UNNAMED.keys()
     tried = {word.rest[0] for word in WORDS.values()}
-    paths = {"nackEntries": "nack", "deadLetterEntries": "dead-letter", "extendEntries": "extend"}
+    paths = {
+        "ackEntries": "ack",
+        "nackEntries": "nack",
+        "deadLetterEntries": "dead-letter",
+        "extendEntries": "extend",
+    }
     # A claim takes entries from others.
     assert named.keys() - {"claimEntries"} == paths.keys()
     assert tried == set(paths.values())

@@ -19,7 +19,7 @@ from structlog.testing import capture_logs
 
 import app
 from app.api.metrics import write
-from tests.app.fast_requests import JSON, post, request
+from tests.app.http_requests import JSON, post, request
 from tests.app.metrics import parse, value
 from tests.app.sockets import masked
 from tests.app.ten_doors import Bench, opened
@@ -192,7 +192,7 @@ def test_each_place_where_bytes_arrive_is_tried() -> None:
     root = Path(APP)
     found = [path for path in root.rglob("*.py") if "def data_received(" in path.read_text()]
     assert {str(path.relative_to(root)) for path in found} == {
-        *("doors/http/http_connection.py", "doors/http/fast_path.py", "doors/resp/connection.py"),
+        *("doors/http/http_connection.py", "doors/http/planned.py", "doors/resp/connection.py"),
         *("doors/websocket/websocket_connection.py", "fronts/link.py"),
     }
 
@@ -211,7 +211,7 @@ async def test_each_fault_is_counted_and_one_of_a_kind_is_logged_in_a_minute(ben
     assert all(line["log_level"] == "error" and line["remedy"] for line in lines)
     assert [line["count"] for line in lines[3:]] == [4]
     assert "PlantedError" in lines[0]["error"]
-    assert "fast_path.py" in lines[0]["trace"][0]
+    assert "planned.py" in lines[0]["trace"][0]
     found = parse((await write(bench.gateway, openmetrics=False)).decode())
     assert value(found, "weir_faults_total", door="http") == 4
     assert value(found, "weir_faults_total", door="resp") == 1

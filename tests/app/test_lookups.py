@@ -57,7 +57,6 @@ async def state(http: httpx.AsyncClient, stream: str) -> list[Any]:
     return [length, [(one["id"], one["consumer"], one["delivery_count"]) for one in pending]]
 
 
-@pytest.mark.both_ways
 @pytest.mark.parametrize("name", REQUESTS)
 async def test_a_request_names_as_many_as_the_setting_allows(http: httpx.AsyncClient, name: str) -> None:
     """One less and as many are done whole; one more is refused by its pointer, and nothing is changed."""

@@ -50,7 +50,6 @@ async def add(engine: Engine, stream: str, count: int = 1) -> None:
     await reply_to(engine, XAdd(stream=stream, bodies=[entries.body([("a", "1")])] * count))
 
 
-@pytest.mark.both_ways
 async def test_requests_are_counted_by_route_and_status(http: httpx.AsyncClient) -> None:
     """By the template, never by the stream; what no operation answers is `other`."""
     for stream in ("s", "t"):
@@ -71,7 +70,6 @@ async def test_requests_are_counted_by_route_and_status(http: httpx.AsyncClient)
     assert value(again, "weir_requests_total", route="GET /metrics", code="200") == 1
 
 
-@pytest.mark.both_ways
 async def test_entries_are_counted_where_they_come_and_go(http: httpx.AsyncClient) -> None:
     """Published once, delivered as often as they are read, by each API."""
     batch = {"entries": [{"fields": {"a": "1"}}] * 3}

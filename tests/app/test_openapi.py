@@ -53,7 +53,7 @@ IDS = {
 
 def _document() -> Json:
     app = create_app(Settings(log_requests="none"), SystemClock())
-    document: Json = msgspec.json.decode(app.api.state.document.text())
+    document: Json = msgspec.json.decode(app.gateway.document())
     return document
 
 

@@ -1,4 +1,4 @@
-"""`uvicorn app.main:app`: the API without `weir serve`, its fast path and its own protocol classes."""
+"""`uvicorn app.main:app`: the API without `weir serve`, its own protocol classes."""
 
 import http.client
 import json

@@ -14,8 +14,6 @@ from app.main import App
 from app.settings import Settings
 from tests.app.test_waits import Message
 
-pytestmark = pytest.mark.both_ways
-
 ENTRIES = "/v1/streams/s/entries"
 NDJSON = {"content-type": "application/x-ndjson"}
 AS_JSON = {"content-type": "application/json"}

@@ -19,7 +19,7 @@ from engine.commands import XLen
 from tests.app.auth.callers import ROOT, app_with, client, made
 from tests.app.conftest import BASE, calling
 from tests.app.conversing import SocketWorld
-from tests.app.fast_requests import ENTRIES, ENTRY, JSON, LIMITS, post, request
+from tests.app.http_requests import ENTRIES, ENTRY, JSON, LIMITS, post, request
 from tests.app.pair import Pair, Standstill
 from tests.app.sockets import talking
 from tests.engine.clocks import HandClock
@@ -40,9 +40,9 @@ async def engine() -> AsyncIterator[Engine]:
     await engine.close()
 
 
-def limited(engine: Engine, clock: HandClock, *, fast_path: bool = True, **set_to: Any) -> App:
+def limited(engine: Engine, clock: HandClock, **set_to: Any) -> App:
     settings = Settings(log_requests="none", **set_to)
-    app = create_app(settings, clock, fast_path=fast_path)
+    app = create_app(settings, clock)
     app.gateway.open(engine)
     return app
 
@@ -54,10 +54,9 @@ def left(answer: httpx.Response) -> int:
     return int(found[1])
 
 
-@pytest.mark.parametrize("fast_path", [True, False])
-async def test_messages_of_durable_streams_count_as_entries(engine: Engine, *, fast_path: bool) -> None:
+async def test_messages_of_durable_streams_count_as_entries(engine: Engine) -> None:
     """Those that a stream is made with too; what counts more than the burst waits for all of it."""
-    async with calling(limited(engine, HandClock(), fast_path=fast_path, **SLOW)) as http:
+    async with calling(limited(engine, HandClock(), **SLOW)) as http:
         made = await http.put("/v1/stream/d", headers=AS_JSON, content="[1,2,3]")
         assert (made.status_code, left(made)) == (201, 7)
         added = await http.post("/v1/stream/d", headers=AS_JSON, content="[4,5,6,7]")
@@ -67,12 +66,9 @@ async def test_messages_of_durable_streams_count_as_entries(engine: Engine, *, f
         assert (await http.get("/v1/stream/d")).json() == [1, 2, 3, 4, 5, 6, 7]
 
 
-@pytest.mark.parametrize("fast_path", [True, False])
-async def test_requests_beyond_the_burst_are_429_until_there_is_room(
-    engine: Engine, *, fast_path: bool
-) -> None:
+async def test_requests_beyond_the_burst_are_429_until_there_is_room(engine: Engine) -> None:
     clock = HandClock()
-    async with calling(limited(engine, clock, fast_path=fast_path, **SLOW)) as http:
+    async with calling(limited(engine, clock, **SLOW)) as http:
         answers = [await http.get("/v1/streams/s/entries") for _ in range(11)]
         assert [answer.status_code for answer in answers] == [200] * 10 + [429]
         assert [left(answer) for answer in answers] == [9, 8, 7, 6, 5, 4, 3, 2, 1, 0, 0]
@@ -123,15 +119,14 @@ COSTS = {
 }
 
 
-@pytest.mark.parametrize("fast_path", [True, False])
 @pytest.mark.parametrize("what", COSTS)
-async def test_what_a_request_costs(what: str, *, fast_path: bool) -> None:
+async def test_what_a_request_costs(what: str) -> None:
     """A batch costs its entries, a pipeline its commands, everything else one."""
     cost, method, path, body = COSTS[what]
     clock = HandClock()
     engine = Engine.open(None, clock=clock)
     await engine.start()
-    app = limited(engine, clock, fast_path=fast_path, **SLOW)
+    app = limited(engine, clock, **SLOW)
     async with calling(app, "192.0.2.1") as http:
         answering = asyncio.create_task(http.request(method, path, json=body))
         if "wait" in path:
@@ -175,10 +170,9 @@ async def test_a_batch_larger_than_the_burst_is_stored_and_then_waited_for(engin
         assert (await http.get("/v1/streams/s/entries")).status_code == 200
 
 
-@pytest.mark.parametrize("fast_path", [True, False])
-async def test_bytes_of_requests_and_answers_are_counted(engine: Engine, *, fast_path: bool) -> None:
+async def test_bytes_of_requests_and_answers_are_counted(engine: Engine) -> None:
     clock = HandClock()
-    app = limited(engine, clock, fast_path=fast_path, rate_bytes="1000/s burst 10000")
+    app = limited(engine, clock, rate_bytes="1000/s burst 10000")
     async with calling(app, "192.0.2.1") as http:
         entry = json.dumps({"fields": {"a": "x" * 6_000}}).encode()
         stored = await http.post("/v1/streams/s/entries", content=entry, headers=AS_JSON)
@@ -323,10 +317,7 @@ async def test_what_no_operation_answers_counts_for_its_caller(
         assert (await known.get("/v1/streams")).status_code == (429 if len(callers) == 2 else 200)
 
 
-@pytest.mark.parametrize("fast_path", [True, False])
-async def test_a_flood_of_wrong_tokens_is_refused_unseen(
-    engine: Engine, tmp_path: Path, *, fast_path: bool
-) -> None:
+async def test_a_flood_of_wrong_tokens_is_refused_unseen(engine: Engine, tmp_path: Path) -> None:
     """A caller who is known already is served from the same address meanwhile."""
     clock, token = HandClock(), made("read:*")
     app = await app_with(
@@ -334,7 +325,6 @@ async def test_a_flood_of_wrong_tokens_is_refused_unseen(
         tmp_path,
         token,
         clock=clock,
-        fast_path=fast_path,
         rate_failures="1/s burst 3",
     )
     async with client(app, token.text) as known, client(app, None) as wrong:
@@ -359,13 +349,12 @@ async def test_a_flood_of_wrong_tokens_is_refused_unseen(
         assert (await wrong.get("/v1/streams/s/tail?ticket=x")).status_code == 401
 
 
-@pytest.mark.parametrize("fast_path", [True, False])
 async def test_a_flood_of_wrong_tokens_shuts_out_none_that_were_known_when_others_end(
-    engine: Engine, tmp_path: Path, *, fast_path: bool
+    engine: Engine, tmp_path: Path
 ) -> None:
     """One that is revoked, or has other grants from then on, is no more known than any other."""
     known, ended = made("read:*"), made("read:*")
-    settings: dict[str, Any] = {"clock": HandClock(), "fast_path": fast_path, "rate_failures": "1/s burst 3"}
+    settings: dict[str, Any] = {"clock": HandClock(), "rate_failures": "1/s burst 3"}
     app = await app_with(engine, tmp_path, known, ended, **settings)
 
     async def statuses(*texts: str) -> list[int]:

@@ -8,8 +8,6 @@ import pytest
 from app.main import App
 from tests.app.conftest import store
 
-pytestmark = pytest.mark.both_ways
-
 ENTRIES = "/v1/streams/s/entries"
 
 

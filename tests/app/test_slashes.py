@@ -70,7 +70,6 @@ def test_what_proxies_resolve_and_what_is_weirs_own_is_no_name(name: str) -> Non
         check_text(name)
 
 
-@pytest.mark.both_ways
 async def test_every_kind_of_name_may_have_slashes(http: httpx.AsyncClient) -> None:
     """A stream, a group, a consumer, one that gets dead letters; each is found again where Location says."""
     added = await http.post(f"{PATH}/entries", json={"id": "1-1", "fields": {"n": "1"}})
@@ -98,7 +97,6 @@ async def test_every_kind_of_name_may_have_slashes(http: httpx.AsyncClient) -> N
     assert [one["name"] for one in (await http.get("/v1/streams")).json()["streams"]] == ["acme/dead", NAME]
 
 
-@pytest.mark.both_ways
 async def test_a_slash_as_it_is_ends_a_name(http: httpx.AsyncClient) -> None:
     """Without the encoding it is another path, and mostly none."""
     await http.post("/v1/streams/a%2Fentries/entries", json={"fields": {"n": "1"}})
@@ -155,8 +153,8 @@ def test_no_tenant_has_weirs_own_keys(prefix: str, name: str) -> None:
         add_prefix(XLen(stream=name), TenantNames(prefix))
 
 
-async def test_an_operation_without_the_fast_path_has_them_too(http: httpx.AsyncClient) -> None:
-    """A patch goes through the router of FastAPI."""
+async def test_an_operation_that_is_not_plain_has_them_too(http: httpx.AsyncClient) -> None:
+    """A patch waits in a task."""
     await http.put(PATH, json={})
     answer = await http.patch(PATH, json={"retention": {"max_len": 5}})
     assert (answer.status_code, json.loads(answer.content)["name"]) == (200, NAME)

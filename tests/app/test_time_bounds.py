@@ -1,6 +1,6 @@
 """Bounds of a connection, at the limit and one beside it: its times in milliseconds, its head in bytes.
 
-Knows: real sockets, both ways that a request may go, an event loop under a clock that the test moves.
+Knows: real sockets, heads that were seen and others, an event loop under a clock that the test moves.
 Must never know: which timer ends what.
 """
 
@@ -21,6 +21,7 @@ from app.server import http_server
 from engine import Engine, Fsync, Storage, entries
 from engine.commands import Cursor, Delete, EnsureGroup, XAdd, XPending, XReadGroup
 from engine.replies import GroupRead, PendingSummary
+from tests.app.asgi_server import asgi_server
 from tests.bounds import bounded
 from tests.engine.asking import reply_to
 from tests.engine.clocks import HandClock, let_threads_run, settle
@@ -112,12 +113,12 @@ class ScriptedConnection:
 class TimedWorld:
     """A gateway on a loop whose time the test lets pass."""
 
-    def __init__(self, clock: HandClock, engine: Engine, *, fast_path: bool) -> None:
+    def __init__(self, clock: HandClock, engine: Engine, *, asgi: bool = False) -> None:
         self.clock = clock
         self.engine = engine
-        self.app = create_app(SETTINGS, clock, fast_path=fast_path)
+        self.app = create_app(SETTINGS, clock)
         self.app.gateway.open(engine)
-        self.server = http_server(SETTINGS, self.app)
+        self.server = (asgi_server if asgi else http_server)(SETTINGS, self.app)
         self.state: Any = self.server.service
         self.sockets: list[socket.socket] = []
 
@@ -155,21 +156,21 @@ class TimedWorld:
         await reply_to(self.engine, XAdd(stream="s", bodies=[body] * (size >> 19)))
 
 
-@pytest.fixture(params=[True, False], ids=["fast path", "full way"])
+@pytest.fixture(params=[False, True], ids=["own server", "ASGI"])
 async def world(request: pytest.FixtureRequest) -> AsyncIterator[TimedWorld]:
-    async with timed_world(fast_path=request.param) as world:
+    async with timed_world(asgi=request.param) as world:
         yield world
 
 
 @asynccontextmanager
 async def timed_world(
-    storage: Storage | None = None, fsync: Fsync = "no", *, fast_path: bool
+    storage: Storage | None = None, fsync: Fsync = "no", *, asgi: bool = False
 ) -> AsyncIterator[TimedWorld]:
     clock, loop = HandClock(), asyncio.get_running_loop()
     clock.drive(loop)
     engine = Engine.open(storage, clock=clock, fsync=fsync)
     await engine.start()
-    world = TimedWorld(clock, engine, fast_path=fast_path)
+    world = TimedWorld(clock, engine, asgi=asgi)
     yield world
     for client in world.sockets:
         client.close()
@@ -261,7 +262,7 @@ async def test_a_connection_whose_reader_waits_is_not_idle(world: TimedWorld, re
 async def test_a_connection_whose_answer_waits_for_the_disk_is_not_idle() -> None:
     """However long that takes: its entry is stored, and its client learns that."""
     disk = SlowDisk()
-    async with timed_world(disk, "always", fast_path=True) as world:
+    async with timed_world(disk, "always") as world:
         line = await world.connect()
         for number in (1, 2):
             await line.send(PUBLISH + b'{"fields":{"a":"1"}}')

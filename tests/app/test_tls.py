@@ -79,7 +79,7 @@ def wait_for_line(server: Server, event: str) -> dict[str, object]:
 
 
 def test_plain_requests_in_a_row_are_served_as_without_tls(shared: Secured) -> None:
-    """The fast path and the ordinary way take turns on one connection."""
+    """Heads that were seen and new ones take turns on one connection."""
     with closing(
         http.client.HTTPSConnection("127.0.0.1", shared.server.port, context=shared.server.trust, timeout=15)
     ) as connection:

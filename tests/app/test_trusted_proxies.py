@@ -110,7 +110,7 @@ async def test_clients_behind_a_proxy_have_limits_of_their_own(app: App) -> None
     assert await statuses(app, "10.0.0.2", direct) == [200, 200, 429]
 
 
-def test_the_fast_path_finds_the_same_client(tmp_path: Path) -> None:
+def test_a_head_that_was_seen_has_the_same_client(tmp_path: Path) -> None:
     """Over a real connection, whose peer is the proxy: each client has a budget of its own."""
     options = ["--set", "rate_requests=1/s burst 1000"]
     entry, kind = json.dumps({"fields": {"a": "1"}}), {"content-type": "application/json"}

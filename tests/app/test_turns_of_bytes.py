@@ -93,7 +93,7 @@ async def listening(directory: Path, work: Work) -> AsyncIterator[int]:
         resp_listen=(f"unix:{directory}/resp",),
         durable_streams=True,
     )
-    app = App(Gateway(settings, work, policy_of(settings, work)), fast_path=True)
+    app = App(Gateway(settings, work, policy_of(settings, work)))
     engine = Engine.open(None, clock=work)
     await engine.start()
     app.gateway.open(engine)

@@ -124,7 +124,7 @@ async def test_a_cycle_has_time_for_a_while() -> None:
 async def test_clients_that_send_ahead_do_not_make_a_cycle_long() -> None:
     """Their caller has one request answered at once; further ones while the cycle is young."""
     sent = b"GET /v1/streams/s/entries?after=0 HTTP/1.1\r\nHost: localhost\r\n\r\n"
-    async with timed_world(fast_path=True) as world:
+    async with timed_world() as world:
         lines = [await world.connect() for _ in range(3)]
         for line in lines:
             await line.send(sent)
@@ -143,7 +143,7 @@ async def test_what_a_client_sends_ahead_is_not_read_on_and_on() -> None:
     body = b'{"fields":{"a":"1"}}'
     head = b"POST /v1/streams/s/entries HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     sent = (head + b"Content-Length: %d\r\n\r\n" % len(body) + body) * 40_000
-    async with timed_world(fast_path=False) as world:
+    async with timed_world() as world:
         await world.connect()
         (client,), (connection,) = world.sockets, world.state.connections
         waited, at = list[int](), 0

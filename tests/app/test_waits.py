@@ -14,8 +14,6 @@ from engine.commands import XAdd
 from tests.app.conftest import calling
 from tests.engine.asking import reply_to
 
-pytestmark = pytest.mark.both_ways
-
 READ = "/v1/streams/s/groups/g/consumers/c/read"
 Message = MutableMapping[str, Any]
 

@@ -29,7 +29,7 @@ from engine.storage.memory import MemoryStorage
 ROOT: Final = Path(__file__).resolve().parents[2]
 OURS: Final = (str(ROOT / "app"), str(ROOT / "engine"))
 # What carries a request to the engine, whatever it asks for.
-MECHANISM: Final = ("app/doors/http", "app/http/operations", "app/http/prepared.py", "app/live/together.py")
+MECHANISM: Final = ("app/doors/http", "app/http/operations", "app/live/joiner.py")
 SEND: Final = "Engine.send"
 # The first requests read heads and make what is kept for the next ones.
 WARM: Final = 3
@@ -247,7 +247,7 @@ class Traces(NamedTuple):
 async def all_traces() -> Traces:
     """Trace one gateway that serves each kind."""
     settings = Settings(port=0, log_requests="none")
-    app = App(Gateway(settings, SystemClock()), fast_path=True)
+    app = App(Gateway(settings, SystemClock()))
     engine = Engine.open(MemoryStorage(), clock=SystemClock())
     await engine.start()
     app.gateway.open(engine)

@@ -88,7 +88,7 @@ def test_a_gateway_serves_who_has_a_token(tmp_path: Path) -> None:
             assert http.get("/healthz/ready").status_code == 200
             http.headers["authorization"] = f"Bearer {secret.read_text().strip()}"
             for _ in range(3):
-                # The second time the fast path knows the caller.
+                # The second time the caller is known at once.
                 assert http.post(entries, json={"fields": {"a": "1"}}).status_code == 201
                 assert http.post("/v1/streams/other/entries", json={"fields": {"a": "1"}}).status_code == 403
             assert len(http.get(entries).json()["entries"]) == 3

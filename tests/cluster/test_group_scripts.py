@@ -218,3 +218,12 @@ def test_acknowledging_says_what_was_pending(beside: Beside) -> None:
     read(beside, count=3)
     command = Acknowledge(stream="s", group="g", ids=ids_of(0, 1, 1, 5))
     assert list(run(beside, group_scripts.acknowledge, command).ids) == list(ids_of(0, 1))
+
+
+def test_acknowledging_leaves_what_others_hold(beside: Beside) -> None:
+    """An ID that was named before is acknowledged no more, and refused as often as it was named."""
+    read(beside, count=3)
+    wanted = ids_of(0, 1, 1, 2, 2, 2, 5)
+    for holders in (["c", "", "", "x", "x", "c", "c"], ["x", "c", "c", "c", "c", "x", ""]):
+        command = Acknowledge(stream="s", group="g", ids=wanted, holders=holders)
+        run(beside, group_scripts.acknowledge, command)

@@ -27,6 +27,7 @@ REFUSED: Final[tuple[tuple[str, str, Any], ...]] = (
     ("GET", "/v1/streams/paged/entries?after=0&cursor=generation", None),
     ("GET", "/v1/streams/paged/tail?after=0&cursor=generation", None),
     ("GET", "/v1/tail?stream=one&stream=two&after=0&cursor=generation", None),
+    ("POST", "/v1/streams/done/groups/g/ack", {"ids": ["5-0", "5-1"], "consumer": "a"}),
     ("POST", "/v1/streams/late/groups/g/nack", {"ids": ["5-0"], "mode": "fail", "consumer": "a"}),
     ("POST", "/v1/streams/late/groups/g/dead-letter", {"ids": ["5-1"], "consumer": "a"}),
 )

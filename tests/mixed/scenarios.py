@@ -66,7 +66,19 @@ def settle_late(client: Client) -> Seen:
     return {"moved": moved, "pending": client.command("XPENDING", "late", "g")}
 
 
+def finish_late(client: Client) -> Seen:
+    """What one consumer has done after another has taken it over; it says who it is, where its client can."""
+    _publish(client, "done", "5-0", "5-1")
+    group = client.group("done", "g")
+    group.ensure(start="0")
+    group.read("a")
+    client.command("XCLAIM", "done", "g", "b", 0, "5-0", "JUSTID")
+    named: Any = {"consumer": "a"} if "consumer" in signature(group.ack).parameters else {}
+    return {"done": group.ack("5-0", "5-1", **named), "pending": client.command("XPENDING", "done", "g")}
+
+
 SCENARIOS: dict[str, Callable[[Client], Seen]] = {
+    "finish_late": finish_late,
     "read_pages": read_pages,
     "read_trimmed": read_trimmed,
     "settle_late": settle_late,

@@ -33,6 +33,7 @@ from weir import Client, Delivery, Worker
 RECORDED: Final = json.loads(Path(__file__).with_name("recorded.json").read_text())
 # What the programs see of the new gateway that they did not of the old one.
 NEW_SEEN: Final[dict[str, dict[str, Any]]] = {
+    "finish_late": {"done": 1, "pending": [1, "5-0", "5-0", [["b", "1"]]]},
     "read_pages": {"gap": "recreated"},
     "settle_late": {"moved": [], "pending": [2, "5-0", "5-1", [["b", "2"]]]},
 }
@@ -44,7 +45,7 @@ ERRORS: Final = {
 END_S_MAX: Final = 20.0
 NEW_MEMBERS: Final = ',"max_age_ms":null,"paused":false'
 # Where the client looks at `features` before it sends what is new.
-ASKED_FIRST: Final = ("settle_late",)
+ASKED_FIRST: Final = ("finish_late", "settle_late")
 scenarios = pytest.mark.parametrize("name", SCENARIOS)
 ends = pytest.mark.parametrize("end", ENDS)
 

@@ -18,7 +18,7 @@ from app.http.media import JSON, MediaType
 from app.http.models import IdText, IfMatch, RequestModel, ResponseModel, StreamName, absent
 from app.http.operations.binder import Body, RequestParameter, request_of
 from app.http.operations.router import Router
-from app.http.requests import Request
+from app.http.requests import BodyReading, Request
 from app.http.responses import Response
 from app.limits import EntryLimits
 from engine import commands, ids, replies
@@ -76,7 +76,7 @@ class _EndingBody(Body):
         """The reason and the entries. Raises the refusal of what is wrong with them."""
         request = self.request
         read = partial(_read, media_type=request.media_type, limits=request.gateway.limits.entries)
-        return await request.read_body(partial(read, digest=digest))
+        return await request.read_body(BodyReading(partial(read, digest=digest)))
 
 
 def _read(

@@ -1,15 +1,15 @@
 """Publishing, reading and deleting the entries of one stream."""
 
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Annotated, Final, Literal, Protocol, Self, TypedDict
+from typing import Annotated, Final, Literal, NamedTuple, NoReturn, Self, TypedDict
 
 import orjson
 from fastapi import Query
 from pydantic import Field, model_validator
 
 from app.api.entries import tail
-from app.api.entries.closing import IfMatchHeader, ended
+from app.api.entries.closing import IfMatchHeader
 from app.api.entries.columns import read_accepted_columns
 from app.api.entries.export import export_entries
 from app.api.streams import change
@@ -17,6 +17,7 @@ from app.auth import Action, Resource
 from app.doors.sse.tails import end_with
 from app.errors import RefusalError, invalid
 from app.http import media
+from app.http.asks import Ask
 from app.http.entries import entry_pages
 from app.http.entries.entry_pages import (
     WHERE,
@@ -41,9 +42,9 @@ from app.http.entries.publishing import (
     added,
     scheduled,
     scheduled_each,
+    shared_entries,
 )
 from app.http.entries.stored_entries import ParsedEntries
-from app.http.media import Preferences
 from app.http.models import (
     Count,
     EntryId,
@@ -58,7 +59,6 @@ from app.http.models import (
 from app.http.operations.binder import RequestParameter
 from app.http.operations.operation import bound
 from app.http.operations.router import Router
-from app.http.prepared import PreparedRead
 from app.http.requests import Request
 from app.http.responses import Header as AnswerHeader
 from app.http.responses import Response, location
@@ -70,7 +70,6 @@ from engine.commands import (
     DescribeEdges,
     Refs,
     Until,
-    XAdd,
     XDelEx,
     XRange,
     XRead,
@@ -83,7 +82,6 @@ _STREAM: Final = "/v1/streams/{stream}"
 _ENTRIES: Final = _STREAM + "/entries"
 _ENTRY: Final = _ENTRIES + "/{id}"
 
-_PRODUCER_HEADERS: Final = (b"weir-producer", b"weir-epoch", b"weir-chunk")
 # Projecting means decoding and encoding: this takes about ten milliseconds; `more` says that there is more.
 _PROJECTED_BYTES_MAX: Final = 1 << 20
 # Larger pages take a millisecond and more: their caller has one of them in a cycle of the loop.
@@ -92,12 +90,6 @@ _RESULTS: Final = {1: "deleted", -1: "absent", 2: "kept"}
 
 
 # ---- publishing
-
-
-class _Read(Protocol):
-    """Reads the body."""
-
-    def __call__(self, *, digest: bool) -> Awaitable[ParsedEntries]: ...
 
 
 class _Publishing(TypedDict):
@@ -124,15 +116,15 @@ _PUBLISHING: Final[_Publishing] = {
 }  # fmt: skip
 
 
-@router.post(_ENTRIES, Action.WRITE, **_PUBLISHING, fast=True, coalesced=True)
-async def add_entries(
+@router.post(_ENTRIES, Action.WRITE, **_PUBLISHING, shared=shared_entries)
+def add_entries(
     request: RequestParameter,
     stream: StreamName,
     options: Annotated[PublishOptions, Query()],
     body: EntryBody,
     if_match: IfMatchHeader = None,
     idempotency_key: KeyHeader = None,
-) -> Response:
+) -> Response | Ask:
     """Append one entry (XADD).
 
     An object without `fields` that are an object or a list, and without a list of `entries`, is an entry with
@@ -141,149 +133,148 @@ async def add_entries(
     as by `addRawEntry`. JSON as `text/plain`, or without a type, is 415 instead, unless the query has
     `raw=true`.
     """
-    read = partial(body.read, nested=options.nested is not None, raw=options.raw)
-    return await _publish(request, stream, options, read, if_match, idempotency_key)
+    return _Publication(request, stream, options, body, if_match, idempotency_key).ask()
 
 
 @router.post(_ENTRIES + "/batch", Action.WRITE, **_PUBLISHING)
-async def add_entry_batch(
+def add_entry_batch(
     request: RequestParameter,
     stream: StreamName,
     options: Annotated[LinesOptions, Query()],
     body: BatchBody,
     if_match: IfMatchHeader = None,
     idempotency_key: KeyHeader = None,
-) -> Response:
+) -> Response | Ask:
     """Append a batch that is stored whole or not at all.
 
     A list of objects, each the fields of an entry, is a batch too.
     """
-    read = partial(body.read, nested=options.nested is not None)
-    return await _publish(request, stream, options, read, if_match, idempotency_key)
+    if not body.batch:
+        raise invalid("/entries", "a batch has a list of entries; addEntries takes one entry")
+    return _Publication(request, stream, options, body, if_match, idempotency_key).ask()
 
 
 @router.post(_ENTRIES + "/ndjson", Action.WRITE, **_PUBLISHING)
-async def add_entries_ndjson(
+def add_entries_ndjson(
     request: RequestParameter,
     stream: StreamName,
     options: Annotated[LinesOptions, Query()],
     body: LinesBody,
     if_match: IfMatchHeader = None,
     idempotency_key: KeyHeader = None,
-) -> Response:
+) -> Response | Ask:
     """Append a batch, one entry a line: its fields as an object, or an entry as `addEntries` takes it.
 
     It is stored whole or not at all. The media type may be another one.
     """
-    read = partial(body.read, nested=options.nested is not None)
-    return await _publish(request, stream, options, read, if_match, idempotency_key)
+    return _Publication(request, stream, options, body, if_match, idempotency_key).ask()
 
 
 @router.post(_ENTRIES + "/raw", Action.WRITE, **_PUBLISHING)
-async def add_raw_entry(
+def add_raw_entry(
     request: RequestParameter,
     stream: StreamName,
     options: Annotated[AddOptions, Query()],
     body: RawBody,
     if_match: IfMatchHeader = None,
     idempotency_key: KeyHeader = None,
-) -> Response:
+) -> Response | Ask:
     """Append one entry, whose field `data` is the body as it is, JSON too.
 
     The media type is kept as its field `content-type`.
     """
-    read = partial(body.read, raw=True)
-    return await _publish(request, stream, options, read, if_match, idempotency_key)
+    return _Publication(request, stream, options, body, if_match, idempotency_key).ask()
 
 
-async def _publish(
-    request: Request,
-    stream: str,
-    options: AddOptions,
-    read: _Read,
-    if_match: int | Literal["*"] | None,
-    key: str | None,
-) -> Response:
-    preferences = _preferences(request)
-    published = await read(digest=key is not None)
-    request.take_more(len(published.bodies))
-    command = options.command(stream, published, if_match, key)
-    may_manage = request.principal.may(Action.MANAGE, Resource(stream))
-    later = options.scheduled(command, published, recurring=may_manage)
-    reply: Reply = await _add(request, options, command, later)
-    if isinstance(reply, replies.AddedScheduled) and reply.recurring:
-        _note_recurring(request, stream, reply.recurring)
-    cancelled, each = None, list[dict[str, object]]()
-    if isinstance(reply, replies.AddedScheduled):
+class _Publication(NamedTuple):
+    """What one request publishes."""
+
+    request: Request
+    stream: str
+    options: AddOptions
+    published: ParsedEntries
+    if_match: int | Literal["*"] | None
+    key: str | None
+
+    def ask(self) -> Ask:
+        """What stores it, or lets it be stored later."""
+        request, options, published = self.request, self.options, self.published
+        request.take_more(len(published.bodies))
+        command = options.command(self.stream, published, self.if_match, self.key)
+        may_manage = request.principal.may(Action.MANAGE, Resource(self.stream))
+        later = options.scheduled(command, published, recurring=may_manage)
+        synced = request.preferences.synced
+        if options.close:
+            # Also where it is refused.
+            request.note_action("close", "addEntries", stream=self.stream)
+            request.require(Action.CLOSE, self.stream)
+            close = Close(stream=self.stream, add=command)
+            return Ask([close], self._closed, synced, publishes=True, refused=self._not_closed)
+        if later is not None:
+            refused = partial(self._not_scheduled, later)
+            return Ask([later], self._scheduled, synced, publishes=True, refused=refused)
+        return Ask([command], self._added, synced, joins=True, publishes=True)
+
+    def _closed(self, reply: Reply) -> Response:
+        assert isinstance(reply, replies.Closed), "closing answers the end"
+        return self._added(reply.added)
+
+    def _not_closed(self, refusal: EngineError) -> NoReturn:
+        raise refusal if refusal.code != "no_stream" else self._not_created()
+
+    def _scheduled(self, reply: Reply) -> Response:
+        if not isinstance(reply, replies.AddedScheduled):
+            raise self._not_created()
+        if reply.recurring:
+            self._note_recurring(reply.recurring)
+        options, batch = self.options, self.published.batch
         cancelled = None if options.cancel_schedule is None else reply.cancelled
-        each = scheduled_each(reply, options.later_places(published))
+        each = scheduled_each(reply, options.later_places(self.published))
         if reply.added is None:
-            return request.respond(202, scheduled(each, batch=published.batch, cancelled=cancelled))
-        reply = reply.added
-    if not isinstance(reply, replies.Added):
-        raise _not_created(stream, if_match)
-    trims, shows_ids = command.trim is not None, not preferences.minimal
-    content = added(
-        reply,
-        batch=published.batch,
-        trims=trims,
-        ids_wanted=shows_ids,
-        closes=options.close,
-        cancelled=cancelled,
-        scheduled=each,
-    )
-    safe = b"fsync" if preferences.synced else request.engine.durability.encode()
-    headers: list[AnswerHeader] = [(b"weir-durability", safe)]
-    if not published.batch and not options.removes(reply.ids[0]):
-        headers.append(location("streams", stream, "entries", ids.format(reply.ids[0])))
-    if preferences.applied:
-        headers.append((b"preference-applied", preferences.applied))
-    return Response(201, content, headers)
+            return self.request.respond(202, scheduled(each, batch=batch, cancelled=cancelled))
+        return self._added(reply.added, each, cancelled=cancelled)
 
+    def _not_scheduled(self, later: AddScheduled, refusal: EngineError) -> NoReturn:
+        if refusal.code == "forbidden":
+            self._note_recurring([later.cancel or "", *(one.name for one in later.later)])
+        raise refusal
 
-async def _add(request: Request, options: AddOptions, command: XAdd, later: AddScheduled | None) -> Reply:
-    if options.close:
-        return await _add_last(request, command)
-    try:
-        return await request.publish(later or command, synced=request.preferences.synced)
-    except EngineError as refusal:
-        if later is not None and refusal.code == "forbidden":
-            _note_recurring(request, later.stream, [later.cancel or "", *(one.name for one in later.later)])
-        raise
+    def _note_recurring(self, schedules: Sequence[str]) -> None:
+        """Have the audit log say that what recurs was cancelled or replaced, or was to be."""
+        named = [name for name in schedules if name]
+        self.request.note_action("manage", "addEntries", stream=self.stream, schedules=named)
 
+    def _added(
+        self, reply: Reply, each: Sequence[dict[str, object]] = (), *, cancelled: bool | None = None
+    ) -> Response:
+        if not isinstance(reply, replies.Added):
+            raise self._not_created()
+        request, options, batch = self.request, self.options, self.published.batch
+        preferences = request.preferences
+        content = added(
+            reply,
+            batch=batch,
+            trims=options.trim is not None,
+            ids_wanted=not preferences.minimal,
+            closes=options.close,
+            cancelled=cancelled,
+            scheduled=each,
+        )
+        safe = b"fsync" if preferences.synced else request.engine.durability.encode()
+        headers: list[AnswerHeader] = [(b"weir-durability", safe)]
+        if not batch and not options.removes(reply.ids[0]):
+            headers.append(location("streams", self.stream, "entries", ids.format(reply.ids[0])))
+        if preferences.applied:
+            headers.append((b"preference-applied", preferences.applied))
+        return Response(201, content, headers)
 
-def _note_recurring(request: Request, stream: str, schedules: Sequence[str]) -> None:
-    """Have the audit log say that what recurs was cancelled or replaced, or was to be."""
-    named = [name for name in schedules if name]
-    request.note_action("manage", "addEntries", stream=stream, schedules=named)
-
-
-async def _add_last(request: Request, command: XAdd) -> replies.Added | None:
-    """Add them and close the stream. None where the stream is not to be made."""
-    # Also where it is refused.
-    request.note_action("close", "addEntries", stream=command.stream)
-    request.require(Action.CLOSE, command.stream)
-    try:
-        return (await ended(request, Close(stream=command.stream, add=command))).added
-    except EngineError as refusal:
-        if refusal.code != "no_stream":
-            raise
-        return None
-
-
-def _not_created(stream: str, if_match: int | Literal["*"] | None) -> RefusalError:
-    if if_match == "*":
-        return RefusalError("last_id_mismatch", f"there is no stream {stream!r}, and If-Match asks for one")
-    return RefusalError("no_stream", f"there is no stream {stream!r}, and nomkstream forbids to make it")
-
-
-def _preferences(request: Request) -> Preferences:
-    for name in _PRODUCER_HEADERS:
-        if name in request.headers:
-            raise invalid(
-                name.decode().title(), "chunks of a producer are published to /v1/publish, one stream too"
+    def _not_created(self) -> RefusalError:
+        stream = self.stream
+        if self.if_match == "*":
+            return RefusalError(
+                "last_id_mismatch", f"there is no stream {stream!r}, and If-Match asks for one"
             )
-    return request.preferences
+        return RefusalError("no_stream", f"there is no stream {stream!r}, and nomkstream forbids to make it")
 
 
 # ---- reading
@@ -341,11 +332,8 @@ class PageRange(DirectedRange):
         media.EVENTS: tail.events,
         media.COLUMNS: bound(_STREAM, read_accepted_columns),
     },
-    fast=True,
 )
-async def read_entries(
-    request: RequestParameter, stream: StreamName, asked: Annotated[PageRange, Query()]
-) -> Response | PreparedRead:
+def read_entries(request: RequestParameter, stream: StreamName, asked: Annotated[PageRange, Query()]) -> Ask:
     """Read a range of entries, or those after a cursor, and wait for them if asked to (XRANGE, XREVRANGE,
     XREAD).
 
@@ -355,11 +343,8 @@ async def read_entries(
     """
     commands, following = _commands(request, stream, asked)
     answer = partial(_page, asked, following, asked.shows_generations)
-    if max(asked.count or 0, asked.last or 0) > _WITHOUT_TURN_MAX:
-        await request.take_turn()
-    elif not any(isinstance(command, XRead) and command.block_ms for command in commands):
-        return PreparedRead(commands, answer)
-    return answer(*await request.run(commands))
+    in_turn = max(asked.count or 0, asked.last or 0) > _WITHOUT_TURN_MAX
+    return Ask(commands, answer, in_turn=in_turn, lasts=True)
 
 
 def _page(
@@ -471,12 +456,11 @@ def _forwards(run: Entries) -> Entries:
     model=Entry,
     refusals=("malformed_id", "no_entry", "not_acceptable"),
     conditional=True,
-    fast=True,
 )
-async def get_entry(request: RequestParameter, stream: StreamName, id: EntryId) -> PreparedRead:  # noqa: A002 - as in the path
+def get_entry(request: RequestParameter, stream: StreamName, id: EntryId) -> Ask:  # noqa: A002 - as in the path
     """Read one entry."""
     media.check_accepts_json(request.headers.get(b"accept", b""))
-    return PreparedRead([XRange(stream=stream, start=id, end=id)], partial(_entry, id))
+    return Ask([XRange(stream=stream, start=id, end=id)], partial(_entry, id), lasts=True)
 
 
 def _entry(entry_id: int, entry: Reply) -> Response:

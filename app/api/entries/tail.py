@@ -273,4 +273,4 @@ operations: Final[list[Operation]] = [*_ENTRIES.operations, *_MANY.operations, *
 
 async def events(request: Request) -> Response:
     """`tail_stream` for a call of the entries themselves that asks for events."""
-    return await operations[0].handler(request)
+    return await operations[0].run_as_form(request)

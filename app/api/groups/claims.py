@@ -10,6 +10,7 @@ from app.api.groups import group_calls
 from app.auth import Action
 from app.errors import invalid
 from app.http import query
+from app.http.asks import Ask
 from app.http.entries.deliveries import DeliveredEntry, delivered
 from app.http.models import (
     ID_PATTERN,
@@ -31,7 +32,7 @@ from app.http.operations.router import Router
 from app.http.responses import Response
 from engine import commands, ids
 from engine.commands import Extend, XAutoClaim, XClaim
-from engine.replies import AutoClaimed, Claimed, Delivered
+from engine.replies import AutoClaimed, Claimed, Delivered, Reply
 
 router: Final = Router("groups")
 
@@ -68,9 +69,7 @@ class ClaimedEntries(ResponseModel):
 
 
 @router.post(_GROUP + "/claim", Action.CONSUME, model=ClaimedEntries, refusals=_REFUSALS, writes=True)
-async def claim_entries(
-    request: RequestParameter, stream: StreamName, group: GroupName, given: Claim
-) -> Response:
+def claim_entries(request: RequestParameter, stream: StreamName, group: GroupName, given: Claim) -> Ask:
     """Take over these pending entries, as far as they have been idle for long enough (XCLAIM)."""
     if given.idle_ms is not None and given.time_ms is not None:
         raise invalid("/idle_ms", "it does not go with time_ms")
@@ -87,10 +86,15 @@ async def claim_entries(
     )
     bytes_max = request.gateway.limits.reads.bytes_max
     command = XClaim(stream=stream, group=group, consumer=given.consumer, claim=claim, bytes_max=bytes_max)
-    (reply,) = await group_calls.write(request, command)
-    assert isinstance(reply, Claimed), "XCLAIM answers what was claimed"
-    more = b"true" if reply.more else b"false"
-    return request.respond(200, b'{%b,"more":%b}' % (_taken(reply.entries, just_ids=given.just_ids), more))
+
+    def answer(reply: Reply) -> Response:
+        assert isinstance(reply, Claimed), "XCLAIM answers what was claimed"
+        more = b"true" if reply.more else b"false"
+        return request.respond(
+            200, b'{%b,"more":%b}' % (_taken(reply.entries, just_ids=given.just_ids), more)
+        )
+
+    return group_calls.asking(request, command, answer)
 
 
 class Extension(RequestModel):
@@ -110,17 +114,18 @@ class ExtendedEntries(ResponseModel):
 
 
 @router.post(_GROUP + "/extend", Action.CONSUME, model=ExtendedEntries, refusals=_REFUSALS, writes=True)
-async def extend_entries(
-    request: RequestParameter, stream: StreamName, group: GroupName, given: Extension
-) -> Response:
+def extend_entries(request: RequestParameter, stream: StreamName, group: GroupName, given: Extension) -> Ask:
     """Say that the work on these entries goes on: their idle time begins anew (`ack_timeout_ms`,
     `min_idle_ms`). What was given back or has timed out, and was given to no one since, is the consumer's
     again.
     """
     request.require(Action.CONSUME, stream, group, given.consumer)
     command = Extend(stream=stream, group=group, consumer=given.consumer, ids=given.ids)
-    (reply,) = await group_calls.write(request, command)
-    return request.respond(200, group_calls.outcomes(reply, given.ids, "extended"))
+    return group_calls.asking(
+        request,
+        command,
+        lambda reply: request.respond(200, group_calls.outcomes(reply, given.ids, "extended")),
+    )
 
 
 class AutoClaim(RequestModel):
@@ -151,9 +156,9 @@ class AutoClaimedEntries(ResponseModel):
 
 
 @router.post(_GROUP + "/autoclaim", Action.CONSUME, model=AutoClaimedEntries, refusals=_REFUSALS, writes=True)
-async def autoclaim_entries(
+def autoclaim_entries(
     request: RequestParameter, stream: StreamName, group: GroupName, given: AutoClaim
-) -> Response:
+) -> Ask:
     """Take over what has been idle for long enough, some at a time (XAUTOCLAIM)."""
     request.require(Action.CONSUME, stream, group, given.consumer)
     limits = request.gateway.limits.reads
@@ -167,14 +172,17 @@ async def autoclaim_entries(
         just_ids=given.just_ids,
         bytes_max=limits.bytes_max,
     )
-    (reply,) = await group_calls.write(request, command)
-    assert isinstance(reply, AutoClaimed), "XAUTOCLAIM answers what was claimed"
-    content = b'{"next_start":"%b",%b,"deleted_ids":%b}' % (
-        ids.format(reply.next_start).encode(),
-        _taken(reply.entries, just_ids=given.just_ids),
-        orjson.dumps(list(map(ids.format, reply.deleted_ids))),
-    )
-    return request.respond(200, content)
+
+    def answer(reply: Reply) -> Response:
+        assert isinstance(reply, AutoClaimed), "XAUTOCLAIM answers what was claimed"
+        content = b'{"next_start":"%b",%b,"deleted_ids":%b}' % (
+            ids.format(reply.next_start).encode(),
+            _taken(reply.entries, just_ids=given.just_ids),
+            orjson.dumps(list(map(ids.format, reply.deleted_ids))),
+        )
+        return request.respond(200, content)
+
+    return group_calls.asking(request, command, answer)
 
 
 def _taken(entries: Sequence[Delivered], *, just_ids: bool) -> bytes:

@@ -12,6 +12,7 @@ from app.api.groups import group_calls
 from app.api.groups.group_calls import After, Limit, page_of
 from app.auth import Access, Action, Resource
 from app.errors import invalid
+from app.http.asks import Ask, Result
 from app.http.entries.deliveries import (
     CLOSED,
     DRAINED,
@@ -94,16 +95,20 @@ class ConsumerPage(ResponseModel):
     next: NameText | None
 
 
-@router.get(_CONSUMERS, Action.READ, model=ConsumerPage, refusals=_NO_GROUP, fast=True)
-async def list_consumers(
+@router.get(_CONSUMERS, Action.READ, model=ConsumerPage, refusals=_NO_GROUP)
+def list_consumers(
     request: RequestParameter, stream: StreamName, group: GroupName, after: After = None, limit: Limit = None
-) -> ConsumerPage:
+) -> Ask:
     """List the consumers of a group by name (XINFO CONSUMERS)."""
-    infos = _infos(await group_calls.look(request, XInfoConsumers(stream=stream, group=group)))
-    page, following = page_of(infos, after, limit or request.gateway.settings.count_max)
-    if len(page) > _INLINE_ROWS_MAX:
-        return await asyncio.to_thread(_show, page, following)
-    return _show(page, following)
+    most = limit or request.gateway.settings.count_max
+
+    def show(found: Reply) -> Result:
+        page, following = page_of(_infos(found), after, most)
+        if len(page) > _INLINE_ROWS_MAX:
+            return asyncio.to_thread(_show, page, following)
+        return _show(page, following)
+
+    return group_calls.asking(request, XInfoConsumers(stream=stream, group=group), show)
 
 
 def _show(page: Sequence[ConsumerInfo], following: str | None) -> ConsumerPage:
@@ -111,12 +116,12 @@ def _show(page: Sequence[ConsumerInfo], following: str | None) -> ConsumerPage:
 
 
 @router.get(_CONSUMER, Action.READ, model=Consumer, refusals=(*_NO_GROUP, "no_consumer"))
-async def get_consumer(
+def get_consumer(
     request: RequestParameter, stream: StreamName, group: GroupName, consumer: ConsumerName
-) -> Consumer:
+) -> Ask:
     """Show one consumer: what it holds, when it was last seen, when it last got something."""
-    infos = await group_calls.look(request, XInfoConsumers(stream=stream, group=group))
-    return _find(infos, stream, group, consumer)
+    command = XInfoConsumers(stream=stream, group=group)
+    return group_calls.asking(request, command, lambda infos: _find(infos, stream, group, consumer))
 
 
 @router.put(
@@ -286,26 +291,31 @@ _ANYTHING: Final = GroupReading()
     refusals=("malformed_id", "no_group", "too_many_waiters"),
     prefer="`wait=<seconds>`",
     writes=True,
-    fast=True,
 )
-async def read_group(
+def read_group(
     request: RequestParameter,
     stream: StreamName,
     group: GroupName,
     consumer: ConsumerName,
     given: GroupReading = _ANYTHING,
-) -> Response:
+) -> Ask:
     """Read as a consumer of a group: new entries, or again what it has not acknowledged (XREADGROUP).
 
     New entries go to one consumer of the group each, and are pending until they are acknowledged. With
     `after` the consumer reads again what it holds: begin with `0`, go on with `next`. With
     `claim_min_idle_ms` it first gets what was given back or held for that long.
     """
+
+    def answer(reply: Reply) -> Result:
+        assert isinstance(reply, GroupRead), "XREADGROUP answers deliveries"
+        end = next(iter(reply.closed), None)
+        if reply.streams:
+            return request.respond_delivered(deliveries(reply.streams[0], end))
+        more = bool(reply.unfinished)
+        return Ask(
+            [DescribeGroup(stream=stream, group=group)],
+            lambda info: request.respond_delivered(nothing_delivered(info, end, more=more)),
+        )
+
     command = given.command(request, stream, group, consumer)
-    (reply,) = await request.write(command)
-    assert isinstance(reply, GroupRead), "XREADGROUP answers deliveries"
-    end = next(iter(reply.closed), None)
-    if reply.streams:
-        return request.respond_delivered(deliveries(reply.streams[0], end))
-    info = await request.execute(DescribeGroup(stream=stream, group=group))
-    return request.respond_delivered(nothing_delivered(info, end, more=bool(reply.unfinished)))
+    return Ask([command], answer, request.preferences.synced)

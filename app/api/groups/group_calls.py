@@ -6,22 +6,19 @@ Must never know: what a request does with a group.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Annotated, Protocol, TypeVar
+from functools import partial
+from typing import Annotated, NoReturn, Protocol, TypeVar
 
 import orjson
 from fastapi import Query
-from pydantic import BaseModel
 
 from app.auth import ANY_CONSUMER, Action, Resource
+from app.http.asks import Ask, Result
 from app.http.models import Whole
-from app.http.prepared import PreparedRead
 from app.http.requests import Request
-from app.http.responses import Response
 from engine import EngineError, ids
 from engine.commands import Command, Exists
 from engine.replies import Outcomes, Reply
-
-A = TypeVar("A", bound=Response | BaseModel)
 
 
 async def look(request: Request, command: Command) -> Reply:
@@ -34,11 +31,26 @@ async def look(request: Request, command: Command) -> Reply:
         raise await _precise(request, refusal) from None
 
 
-async def show(request: Request, command: Command, answer: Callable[[Reply], A]) -> A:
-    """The answer of a reply to such a command, which follows from the request's bytes alone."""
-    reply = await look(request, command)
-    request.prepared = PreparedRead((command,), answer)
-    return answer(reply)
+def asking(
+    request: Request, command: Command, answer: Callable[[Reply], Result], *, joins: bool = False
+) -> Ask:
+    """Ask a command about a group; the same refusals. What changes something is on disk before the answer
+    where Prefer says so.
+    """
+    refused = partial(_refused, request.names["stream"])
+    if not command.changes:
+        return Ask([command], answer, lasts=True, refused=refused)
+    return Ask([command], answer, request.preferences.synced, joins, refused=refused)
+
+
+def _refused(stream: str, refusal: EngineError) -> Ask:
+    if refusal.code != "no_group":
+        raise refusal
+
+    def tell(exists: Reply) -> NoReturn:
+        raise refusal if exists else _missing(stream, refusal)
+
+    return Ask([Exists(streams=[stream])], tell)
 
 
 async def write(request: Request, *commands: Command) -> list[Reply]:
@@ -62,6 +74,10 @@ async def _precise(request: Request, refusal: EngineError) -> EngineError:
     stream = request.names["stream"]
     if refusal.code != "no_group" or await request.execute(Exists(streams=[stream])):
         return refusal
+    return _missing(stream, refusal)
+
+
+def _missing(stream: str, refusal: EngineError) -> EngineError:
     return EngineError("no_stream", refusal.redis, f"there is no stream {stream!r}", stream=stream)
 
 

@@ -9,6 +9,7 @@ from app.api.groups import group_calls
 from app.api.groups.group_calls import After, Limit, page_of
 from app.auth import Action
 from app.errors import invalid
+from app.http.asks import Ask
 from app.http.models import (
     Count,
     GroupName,
@@ -178,15 +179,19 @@ class GroupPage(ResponseModel):
     next: NameText | None
 
 
-@router.get(_GROUPS, Action.READ, model=GroupPage, refusals=("no_stream",), conditional=True, fast=True)
-async def list_groups(
+@router.get(_GROUPS, Action.READ, model=GroupPage, refusals=("no_stream",), conditional=True)
+def list_groups(
     request: RequestParameter, stream: StreamName, after: After = None, limit: Limit = None
-) -> GroupPage:
+) -> Ask:
     """List the groups of a stream by name (XINFO GROUPS)."""
-    infos = await request.execute(XInfoGroups(stream=stream))
-    assert isinstance(infos, list), "XINFO GROUPS answers a list"
-    page, following = page_of(infos, after, limit or request.gateway.settings.count_max)
-    return GroupPage.model_construct(groups=[Group.of(one) for one in page], next=following)
+    most = limit or request.gateway.settings.count_max
+
+    def page(infos: Reply) -> GroupPage:
+        assert isinstance(infos, list), "XINFO GROUPS answers a list"
+        page, following = page_of(infos, after, most)
+        return GroupPage.model_construct(groups=[Group.of(one) for one in page], next=following)
+
+    return Ask([XInfoGroups(stream=stream)], page, lasts=True)
 
 
 @router.post(
@@ -250,10 +255,10 @@ def _check_target(request: RequestParameter, command: EnsureGroup | UpdateGroup)
         request.require(Action.WRITE, target)
 
 
-@router.get(_GROUP, Action.READ, model=Group, refusals=_NO_GROUP, fast=True)
-async def get_group(request: RequestParameter, stream: StreamName, group: GroupName) -> Group:
+@router.get(_GROUP, Action.READ, model=Group, refusals=_NO_GROUP)
+def get_group(request: RequestParameter, stream: StreamName, group: GroupName) -> Ask:
     """Show one group: its position, its lag, what is pending, its policy."""
-    return await group_calls.show(request, DescribeGroup(stream=stream, group=group), Group.of)
+    return group_calls.asking(request, DescribeGroup(stream=stream, group=group), Group.of)
 
 
 _UNCHANGED: Final = GroupChanges()

@@ -1,6 +1,8 @@
 """Pending entries of a group: listing, acknowledging, releasing and dead-lettering them."""
 
 import asyncio
+from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, Final, Literal
 
 import orjson
@@ -8,9 +10,9 @@ from fastapi import Query
 from pydantic import Field
 
 from app.api.groups import group_calls
-from app.api.groups.acks import acks
 from app.auth import ANY_CONSUMER, Action
 from app.errors import invalid
+from app.http.asks import Ask, Result
 from app.http.models import (
     Bound,
     ConsumerName,
@@ -31,6 +33,7 @@ from app.http.models import (
 )
 from app.http.operations.binder import RequestParameter
 from app.http.operations.router import Router
+from app.http.requests import Request
 from app.http.responses import Response
 from engine import ids
 from engine.commands import (
@@ -46,6 +49,7 @@ from engine.commands import (
     XPendingRange,
 )
 from engine.replies import (
+    NOT_HELD,
     AcknowledgedIds,
     DeadLettered,
     Deletions,
@@ -59,7 +63,7 @@ router: Final = Router("groups")
 
 _GROUP: Final = "/v1/streams/{stream}/groups/{group}"
 _REFUSALS: Final = ("malformed_id", "no_stream", "no_group")
-_RESULTS: Final = {1: "deleted", -1: "absent", 2: "kept"}
+_RESULTS: Final = {1: "deleted", -1: "absent", 2: "kept", NOT_HELD: "not_held"}
 
 REASON_CHARS_MAX: Final = 1_000
 # Writing a row takes up to 1.7 µs: more of them are written in a thread.
@@ -102,8 +106,8 @@ class PendingRow(ResponseModel):
     deferred_until: Annotated[str, Field(json_schema_extra={"format": "date-time"})] = absent()
 
 
-@router.get(_GROUP + "/pending", Action.READ, model=PendingView, refusals=_REFUSALS, fast=True)
-async def list_pending(
+@router.get(_GROUP + "/pending", Action.READ, model=PendingView, refusals=_REFUSALS)
+def list_pending(
     request: RequestParameter,
     stream: StreamName,
     group: GroupName,
@@ -120,11 +124,11 @@ async def list_pending(
     min_idle_ms: Annotated[
         Milliseconds | None, Query(description="those idle for this many milliseconds")
     ] = None,
-) -> Response:
+) -> Ask:
     """Show what is pending: in sum, or with any parameter entry by entry (XPENDING)."""
     if not request.query:
         summary = XPending(stream=stream, group=group)
-        return await group_calls.show(request, summary, lambda reply: Response(200, _summary(reply)))
+        return group_calls.asking(request, summary, lambda reply: Response(200, _summary(reply)))
     command = XPendingRange(
         stream=stream,
         group=group,
@@ -134,11 +138,7 @@ async def list_pending(
         consumer=consumer,
         min_idle_ms=min_idle_ms or 0,
     )
-    reply, before = await group_calls.look(request, command), max(command.start - 1, ids.ID_MIN)
-    assert isinstance(reply, PendingList), "XPENDING with a range answers a list"
-    if len(reply.entries) > _INLINE_ROWS_MAX:
-        return Response(200, await asyncio.to_thread(_list, reply, before))
-    return Response(200, _list(reply, before))
+    return group_calls.asking(request, command, partial(_listed, max(command.start - 1, ids.ID_MIN)))
 
 
 def _summary(reply: Reply) -> bytes:
@@ -153,10 +153,18 @@ def _summary(reply: Reply) -> bytes:
     )
 
 
-def _list(reply: PendingList, before: int) -> bytes:
+def _listed(before: int, reply: Reply) -> Result:
+    assert isinstance(reply, PendingList), "XPENDING with a range answers a list"
+    if len(reply.entries) > _INLINE_ROWS_MAX:
+        return asyncio.to_thread(_list, reply, before)
+    return _list(reply, before)
+
+
+def _list(reply: PendingList, before: int) -> Response:
     following = reply.entries[-1].id if reply.entries else before
     rows = list(map(_row, reply.entries))
-    return orjson.dumps({"pending": rows, "next": ids.format(following), "more": reply.more})
+    page = {"pending": rows, "next": ids.format(following), "more": reply.more}
+    return Response(200, orjson.dumps(page))
 
 
 def _row(entry: PendingEntry) -> dict[str, str | int | None]:
@@ -177,10 +185,11 @@ def _row(entry: PendingEntry) -> dict[str, str | int | None]:
 
 class Acknowledgement(RequestModel):
     """Entries that are done. With `delete` they are deleted too, their references kept, deleted or
-    awaited.
+    awaited. With `consumer`, which a worker names, what another one holds by now stays as it is.
     """
 
     ids: Ids
+    consumer: ConsumerName | None = None
     delete: Annotated[
         Literal["keep", "delete", "acked"] | None,
         Field(description="with it `ids` are at most 500"),
@@ -188,10 +197,10 @@ class Acknowledgement(RequestModel):
 
 
 class Acknowledged(ResponseModel):
-    """How many were pending, and the result for each: acknowledged, deleted, kept or absent."""
+    """How many were pending, and the result for each. `not_held`: another one than `consumer` holds it."""
 
     acknowledged: Count
-    results: dict[str, Literal["acknowledged", "deleted", "kept", "absent"]]
+    results: dict[str, Literal["acknowledged", "deleted", "kept", "not_held", "absent"]]
 
 
 @router.post(
@@ -200,45 +209,54 @@ class Acknowledged(ResponseModel):
     model=Acknowledged,
     refusals=_REFUSALS,
     writes=True,
-    fast=True,
-    coalesced=True,
-    appends=acks,
 )
-async def ack_entries(
+def ack_entries(
     request: RequestParameter, stream: StreamName, group: GroupName, given: Acknowledgement
-) -> Response:
+) -> Ask:
     """Acknowledge entries, and delete them on request (XACK, XACKDEL), which needs the action `write` too."""
+    request.require(Action.CONSUME, stream, group, given.consumer or ANY_CONSUMER)
     if given.delete:
         request.require(Action.WRITE, stream, group)
-    results = await (_delete if given.delete else _acknowledge)(request, stream, group, given)
-    count = sum(word != "absent" for word in results.values())
-    if not count:
-        # Unlike Redis, distinguish an unknown group from one with nothing pending.
-        await group_calls.look(request, XPending(stream=stream, group=group))
-    return request.respond(200, orjson.dumps({"acknowledged": count, "results": results}))
+        return _delete(request, stream, group, given)
+    holders = [given.consumer] * len(given.ids) if given.consumer is not None else ()
+    command = Acknowledge(stream=stream, group=group, ids=given.ids, holders=holders)
+
+    def answer(reply: Reply) -> Result:
+        assert isinstance(reply, AcknowledgedIds), "an acknowledgement answers which IDs were pending"
+        words = dict.fromkeys(reply.not_held, "not_held") | dict.fromkeys(reply.ids, "acknowledged")
+        return _settled(request, stream, group, given.ids, [words.get(one, "absent") for one in given.ids])
+
+    return group_calls.asking(request, command, answer, joins=True)
 
 
-async def _acknowledge(
-    request: RequestParameter, stream: str, group: str, given: Acknowledgement
-) -> dict[str, str]:
-    (reply,) = await request.write(Acknowledge(stream=stream, group=group, ids=given.ids))
-    assert isinstance(reply, AcknowledgedIds), "an acknowledgement answers which IDs were pending"
-    settled = frozenset(reply.ids)
-    return {
-        ids.format(entry_id): "acknowledged" if entry_id in settled else "absent" for entry_id in given.ids
-    }
-
-
-async def _delete(
-    request: RequestParameter, stream: str, group: str, given: Acknowledgement
-) -> dict[str, str]:
+def _delete(request: Request, stream: str, group: str, given: Acknowledgement) -> Ask:
     most = request.gateway.settings.lookups_max
     if len(given.ids) > most:
         raise invalid("/ids", f"one request names at most {most} IDs: send several requests")
-    refs = Refs(given.delete)
-    (reply,) = await request.write(XAckDel(stream=stream, group=group, ids=given.ids, refs=refs))
-    assert isinstance(reply, Deletions), "XACKDEL answers a result for each ID"
-    return dict(zip(map(ids.format, given.ids), map(_RESULTS.__getitem__, reply.results), strict=True))
+    command = XAckDel(
+        stream=stream, group=group, ids=given.ids, refs=Refs(given.delete), consumer=given.consumer
+    )
+
+    def answer(reply: Reply) -> Result:
+        assert isinstance(reply, Deletions), "XACKDEL answers a result for each ID"
+        words = [_RESULTS[result] for result in reply.results]
+        return _settled(request, stream, group, given.ids, words)
+
+    return group_calls.asking(request, command, answer)
+
+
+def _settled(
+    request: Request, stream: str, group: str, wanted: Sequence[int], words: Sequence[str]
+) -> Result:
+    """The answer of these results, in the order of the IDs."""
+    results = dict(zip(map(ids.format, wanted), words, strict=True))
+    found = [*results.values()]
+    count = len(found) - found.count("absent") - found.count("not_held")
+    response = request.respond(200, orjson.dumps({"acknowledged": count, "results": results}))
+    if count or "not_held" in found:
+        return response
+    # Unlike Redis, distinguish an unknown group from one with nothing pending.
+    return group_calls.asking(request, XPending(stream=stream, group=group), lambda _: response)
 
 
 # ---- giving back
@@ -269,10 +287,8 @@ class Released(ResponseModel):
     results: dict[str, Literal["released", "not_held", "absent"]]
 
 
-@router.post(_GROUP + "/nack", Action.CONSUME, model=Released, refusals=_REFUSALS, writes=True, fast=True)
-async def nack_entries(
-    request: RequestParameter, stream: StreamName, group: GroupName, given: Negation
-) -> Response:
+@router.post(_GROUP + "/nack", Action.CONSUME, model=Released, refusals=_REFUSALS, writes=True)
+def nack_entries(request: RequestParameter, stream: StreamName, group: GroupName, given: Negation) -> Ask:
     """Give entries back: they have no owner, and the next reader that claims gets them first (XNACK)."""
     if given.force and given.consumer is not None:
         raise invalid("/force", "it does not go with consumer, since none holds what it takes: leave one out")
@@ -285,8 +301,11 @@ async def nack_entries(
         delay_ms=given.delay_ms,
     )
     command = XNack(stream=stream, group=group, nack=nack, consumer=given.consumer)
-    (reply,) = await group_calls.write(request, command)
-    return request.respond(200, group_calls.outcomes(reply, given.ids, "released"))
+    return group_calls.asking(
+        request,
+        command,
+        lambda reply: request.respond(200, group_calls.outcomes(reply, given.ids, "released")),
+    )
 
 
 # ---- dead letters
@@ -322,17 +341,20 @@ class DeadLetteredEntries(ResponseModel):
 @router.post(
     _GROUP + "/dead-letter", Action.CONSUME, model=DeadLetteredEntries, refusals=_REFUSALS, writes=True
 )
-async def dead_letter_entries(
+def dead_letter_entries(
     request: RequestParameter, stream: StreamName, group: GroupName, given: DeadLettering
-) -> Response:
+) -> Ask:
     """Move pending entries to the group's dead-letter stream, as many as one turn takes."""
     request.require(Action.CONSUME, stream, group, given.consumer or ANY_CONSUMER)
     command = DeadLetterEntries(
         stream=stream, group=group, ids=given.ids, reason=given.reason, consumer=given.consumer
     )
-    (reply,) = await group_calls.write(request, command)
-    assert isinstance(reply, DeadLettered), "dead-lettering answers what was moved"
-    answer: dict[str, object] = {"stream": reply.stream, "ids": list(map(ids.format, reply.ids))}
-    if given.consumer is not None:
-        answer["not_held"] = list(map(ids.format, reply.not_held))
-    return request.respond(200, orjson.dumps(answer))
+
+    def answer(reply: Reply) -> Response:
+        assert isinstance(reply, DeadLettered), "dead-lettering answers what was moved"
+        moved: dict[str, object] = {"stream": reply.stream, "ids": list(map(ids.format, reply.ids))}
+        if given.consumer is not None:
+            moved["not_held"] = list(map(ids.format, reply.not_held))
+        return request.respond(200, orjson.dumps(moved))
+
+    return group_calls.asking(request, command, answer)

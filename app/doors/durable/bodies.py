@@ -66,6 +66,8 @@ def _of_messages(body: bytes, limits: EntryLimits) -> Stored:
     is_list, is_short = text.startswith(b"["), len(text) <= _SHORT_BYTES_MAX
     if is_list and not is_short and strict_json.has_more_items(text, limits.entries_max):
         check_count(limits.entries_max + 1, limits)
+    if not is_short:
+        strict_json.within(text)
     try:
         if is_short:
             orjson.loads(text)

@@ -7,17 +7,17 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Final
 
+from pydantic import BaseModel
+
 from app import names
 from app.auth import Action
 from app.doors.durable import reading, writing
-from app.doors.durable.appending import appends
 from app.doors.durable.headers import PREFIX, SAFE, asks_for_events
 from app.errors import RefusalError
-from app.http.appends import Appends
+from app.http.asks import Result
 from app.http.operations.operation import Operation
 from app.http.operations.options import Options
-from app.http.prepared import Verdict
-from app.http.requests import Request
+from app.http.requests import TICKET, Request
 from app.http.responses import Header, Response
 from engine import EngineError, ids
 
@@ -45,33 +45,26 @@ class DurableOperation(Operation):
     """One method of the paths of streams. It is in no document: the protocol describes it."""
 
     def __init__(self, method: str, rule: Action, serve: Serve) -> None:
-        options = Options(hidden=True, fast=True, coalesced=serve is writing.append)
-        super().__init__(method, _PATH, rule, _endpoint, "durable", options)
+        super().__init__(method, _PATH, rule, _endpoint, "durable", Options(hidden=True))
         # For the audit log.
         self.operation_id = f"{serve.__name__}Durable"
         self._serve_stream = serve
 
-    async def handler(self, request: Request, verdict: Verdict | None = None) -> Response:
-        """Serve the stream that the path names. No verdict is of its requests: each looks at its head."""
+    def form(self, headers: Mapping[bytes, bytes]) -> None:
+        """None: each looks at its head itself."""
+
+    def takes_ticket(self, query: bytes) -> bool:
+        """Whether a query like this names its caller: events are a form of GET."""
+        return TICKET in query and self.method == "GET" and asks_for_events(query)
+
+    async def handler(self, request: Request) -> Response:
+        """Serve the stream that the path names."""
         response = await self._serve_stream(request, _name(request))
         response.raw_headers.append(SAFE)
         return response
 
     def _tickets(self, request: Request) -> Sequence[str]:
-        """The same: events are a form of GET."""
-        tickets = request.query_tickets
-        return tickets if tickets and self.method == "GET" and asks_for_events(request.query) else ()
-
-    def coalesces(self, names: Mapping[str, str], headers: Mapping[bytes, bytes]) -> bool:
-        """Whether a request just appends."""
-        return self.appends(names, headers) is not None
-
-    def appends(self, names: Mapping[str, str], headers: Mapping[bytes, bytes]) -> Appends | None:
-        """What it has in common with others that do."""
-        try:
-            return appends(_checked(names["stream"]), headers)
-        except (RefusalError, EngineError):
-            return None
+        return request.query_tickets if self.takes_ticket(request.query) else ()
 
     def _refused(self, request: Request, error: Exception) -> Response:
         response = super()._refused(request, error)
@@ -104,10 +97,30 @@ def _checked(name: str) -> str:
     return names.check_text(name, "stream name")
 
 
+class AppendOperation(DurableOperation):
+    """POST, which needs no task."""
+
+    def __init__(self) -> None:
+        super().__init__("POST", Action.WRITE, writing.append)
+        self.is_plain = True
+
+    def begin(self, request: Request, body: bytes) -> Result:
+        """The same."""
+        self.admit(request)
+        stream = _name(request)
+        return writing.appended(request, stream, request.read_now(writing.reading(request, stream), body))
+
+    def finish(self, request: Request, result: Response | BaseModel) -> Response:
+        """The same, with what every answer carries."""
+        assert isinstance(result, Response), "an append has no model"
+        result.raw_headers.append(SAFE)
+        return super().finish(request, result)
+
+
 OPERATIONS: Final[Sequence[Operation]] = [
     DurableOperation("GET", Action.READ, reading.read),
     DurableOperation("HEAD", Action.READ, reading.head),
     DurableOperation("PUT", Action.WRITE, writing.create),
-    DurableOperation("POST", Action.WRITE, writing.append),
+    AppendOperation(),
     DurableOperation("DELETE", Action.MANAGE, writing.delete),
 ]

@@ -98,8 +98,6 @@ def media_of(stream: DurableInfo) -> bytes:
 async def read(request: Request, stream: str) -> Response:
     """GET: what is there, or what comes."""
     wanted = query(request.query)
-    if wanted.live:
-        await request.in_task()
     if wanted.live == "sse":
         return await _follow(request, stream, wanted)
     page = await _read_page(request, stream, wanted)

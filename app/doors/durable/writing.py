@@ -8,15 +8,22 @@ from urllib.parse import quote
 
 from app.auth import Action
 from app.doors.durable import bodies, headers
-from app.doors.durable.appending import answer
 from app.doors.durable.headers import OCTETS, PREFIX, malformed
-from app.doors.durable.reading import closed, describe, media_of, next_offset
-from app.http.requests import Request
-from app.http.responses import Response
+from app.doors.durable.reading import CLOSED, closed, describe, media_of, next_offset
+from app.http.asks import Ask
+from app.http.requests import BodyReading, Request
+from app.http.responses import Header, Response
 from engine import errors
-from engine.commands import AppendDurable, CreateDurable, Delete, DescribeDurable, ForkPoint
+from engine.commands import (
+    AppendDurable,
+    CreateDurable,
+    Delete,
+    DescribeDurable,
+    ForkPoint,
+    ProducerBatch,
+)
 from engine.durable_streams import kind_of
-from engine.replies import DurableCreated
+from engine.replies import DurableAppended, DurableCreated, Reply
 
 Reader = Callable[[bytes], bodies.Stored]
 
@@ -31,7 +38,9 @@ async def create(request: Request, stream: str) -> Response:
         request.require(Action.READ, fork.source)
     if headers.is_closed(said):
         _expect_may_close(request, stream, "createDurable")
-    stored = await request.read_body(_optional(kind_of(media or await _media_of(request, fork)), request))
+    stored = await request.read_body(
+        BodyReading(_optional(kind_of(media or await _media_of(request, fork)), request))
+    )
     request.take_more(len(stored))
     command = CreateDurable(
         stream=stream,
@@ -78,19 +87,54 @@ def _expect_may_close(request: Request, stream: str, operation: str) -> None:
 
 async def append(request: Request, stream: str) -> Response:
     """POST: append, or close, or both."""
-    said = request.headers
-    closes = headers.is_closed(said)
+    stored = await request.read_body(reading(request, stream))
+    made = await request.settle(appended(request, stream, stored))
+    assert isinstance(made, Response), "an append has no model"
+    return made
+
+
+def reading(request: Request, stream: str) -> BodyReading[bodies.Stored]:
+    """How the body of such a request is read."""
+    closes = headers.is_closed(request.headers)
     if closes:
         _expect_may_close(request, stream, "appendDurable")
-    media, batch, seq = headers.media_type(said), headers.batch(said), headers.writer_seq(said)
-    stored = await request.read_body(_expected(kind_of(media), request, closes=closes))
+    media, _, _ = _said(request)
+    return BodyReading(_expected(kind_of(media), request, closes=closes))
+
+
+def _said(request: Request) -> tuple[str, ProducerBatch | None, bytes | None]:
+    said = request.headers
+    return headers.media_type(said), headers.batch(said), headers.writer_seq(said)
+
+
+def appended(request: Request, stream: str, stored: bodies.Stored) -> Ask:
+    """What appends these entries."""
     request.take_more(len(stored))
+    media, batch, seq = _said(request)
     command = AppendDurable(
-        stream=stream, bodies=stored, kind=kind_of(media), writer_seq=seq, batch=batch, closes=closes
+        stream=stream,
+        bodies=stored,
+        kind=kind_of(media),
+        writer_seq=seq,
+        batch=batch,
+        closes=headers.is_closed(request.headers),
     )
-    done = await request.publish(command, synced=request.preferences.synced)
-    status, shown = answer(done, has_entries=bool(stored))
-    return request.respond(status, b"", shown)
+
+    def answered(reply: Reply) -> Response:
+        status, shown = _answer(reply, has_entries=bool(stored))
+        return request.respond(status, b"", shown)
+
+    return Ask([command], answered, request.preferences.synced, joins=True, publishes=True)
+
+
+def _answer(reply: Reply, *, has_entries: bool) -> tuple[int, list[Header]]:
+    """The status of the answer to an append, and its headers."""
+    assert isinstance(reply, DurableAppended), "that is what it answers"
+    shown = [next_offset(reply.last_id, reply.generation), *([CLOSED] if reply.closed else [])]
+    if reply.epoch is None:
+        return 204, shown
+    shown += [(b"producer-epoch", b"%d" % reply.epoch), (b"producer-seq", b"%d" % (reply.seq or 0))]
+    return 204 if reply.duplicate or not has_entries else 200, shown
 
 
 def _expected(kind: str, request: Request, *, closes: bool) -> Reader:

@@ -48,15 +48,15 @@ class ServerHeaders:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         # None from the end of a second until an answer needs them.
-        self._headers: list[Header] | None = None
+        self.current: list[Header] | None = None
 
     def now(self) -> list[Header]:
         """The headers of this second; a new list each second."""
-        if self._headers is None:
+        if self.current is None:
             second, ms = divmod(self._clock.wall_ms(), 1_000)
-            self._headers = [(b"date", formatdate(second, usegmt=True).encode())]
+            self.current = [(b"date", formatdate(second, usegmt=True).encode())]
             asyncio.get_running_loop().call_later((1_000 - ms) / 1_000, self._forget)
-        return self._headers
+        return self.current
 
     def _forget(self) -> None:
-        self._headers = None
+        self.current = None

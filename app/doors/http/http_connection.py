@@ -223,7 +223,11 @@ class HttpConnection(Client):
     def begin_request(self, head: RequestHead) -> None:
         """Serve a request of which the head is there, or keep it until those before it are answered."""
         url = httptools.parse_url(head.target)
-        path = url.path.decode("ascii")
+        self.begin(head, url.path, url.query or b"")
+
+    def begin(self, head: RequestHead, raw_path: bytes, query: bytes) -> None:
+        """The same, of which the target is known by its parts."""
+        path = raw_path.decode("ascii")
         scope: Scope = {
             "type": "http",
             "asgi": _ASGI,
@@ -234,12 +238,13 @@ class HttpConnection(Client):
             "method": head.method.decode("ascii"),
             "root_path": "",
             "path": unquote(path) if "%" in path else path,
-            "raw_path": url.path,
-            "query_string": url.query or b"",
+            "raw_path": raw_path,
+            "query_string": query,
             "headers": head.headers,
             "state": {**self.state},
             "extensions": self.extensions,
         }
+        self.begin_scope(scope)
         before, self._last = self._last, AsgiRequest(self, head, scope)
         if before is None or before.is_answered:
             self._start(self._last)
@@ -331,6 +336,9 @@ class HttpConnection(Client):
         self.transport.set_protocol(successor)
 
     # --- for what answers requests in front of the parser ---------------------------------------------------
+
+    def begin_scope(self, scope: Scope) -> None:
+        """Note what is known of a request that the parser has read, where anything is."""
 
     def begin_parsed(self, scope: Mapping[str, Any], begin: Callable[[], None]) -> None:
         """Begin a request or a handshake that the parser has read."""

@@ -35,8 +35,6 @@ class PortLog:
         settings = gateway.settings
         self.lines = logs.RequestLog(settings.log_requests, settings.log_level, settings.log_format)
         self.errors: dict[str, int] = {}
-        # XADDs by their status, looked up once.
-        self.adds = gateway.reports.counters.requests[f"{ROUTE} xadd"]
 
 
 class Output(Protocol):
@@ -151,13 +149,6 @@ class Account(Work):
         self.gateway.reports.counters.requests[f"{ROUTE} {name}" if name else ROUTE][status] += number
         if status >= self._log.lines.least_status:
             self._write_line(name, status, sent_bytes)
-
-    def note_added(self, sent_bytes: int) -> None:
-        """The same for one XADD that has added an entry."""
-        if self._log.lines.least_status > 200:
-            self._log.adds[200] += 1
-        else:
-            self.note_end("xadd", sent_bytes=sent_bytes)
 
     def _write_line(self, name: str, status: int, sent_bytes: int) -> None:
         clock = self.gateway.clock

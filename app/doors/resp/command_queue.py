@@ -21,7 +21,6 @@ from app import redis
 from app.doors.resp.client import NOAUTH
 from app.doors.resp.commands import session_commands
 from app.doors.resp.commands.server_commands import NOT_IN_SUBSCRIPTION
-from app.doors.resp.lane import Lane
 from app.doors.resp.link import ServedLink, Work, Written
 from app.doors.resp.port import Port
 from app.doors.resp.requests import Words
@@ -30,7 +29,7 @@ from app.limits import text_bytes
 from app.live.turns import slice_of
 from app.live.waiting import Wait
 from app.redis import CommandRequest, wire
-from app.redis.runs import Adds, CommandRun, RunResult, runs_alone, sent_together
+from app.redis.runs import CommandRun, RunResult, runs_alone, sent_together
 from app.redis.steps import in_words_of_redis
 from engine import Call, CommandEngine, EngineError, How, ReadHandle, errors
 from engine.commands import BlockingCommand
@@ -68,8 +67,6 @@ class CommandQueue:
         self.is_busy = False
         # Whether what was read last is known to be different commands.
         self.is_mixed = False
-        # That of the last XADD by itself.
-        self._lane: Lane | None = None
         # Whether what was sent together with the command under way has run, or will.
         self._is_part = False
         # The read that the connection waits for.
@@ -106,7 +103,7 @@ class CommandQueue:
         if client.principal is None or client.transaction is not None or len(link.subscriber):
             self._begin_alone(commands.popleft())
             return
-        run, words = CommandRun(self._port.gateway.limits.commands, client.stream_to_add_to), commands[0]
+        run = CommandRun(self._port.gateway.limits.commands, client.stream_to_add_to)
         has_time = slice_of(self._monotonic, _PARSING_S_MAX)
         self._take_alike(run, has_time)
         while commands and not run.is_full():
@@ -124,7 +121,7 @@ class CommandQueue:
             self._port.commands_run += run.count
             self._link.put(self._account.refuse(refusal, number=run.count))
         else:
-            self._submit(run, words)
+            self._submit(run)
 
     def _take_alike(self, run: CommandRun, has_time: Callable[[], bool]) -> None:
         """Put many commands into the run at once, as long as they are alike: most pipelines are."""
@@ -155,8 +152,8 @@ class CommandQueue:
         run.add(parsed, sum(map(len, words)))
         return True
 
-    def _submit(self, run: CommandRun, words: Words) -> None:
-        """Have a run under way; `words` are its first command."""
+    def _submit(self, run: CommandRun) -> None:
+        """Have a run under way."""
         self.is_busy = True
         self._port.commands_run += run.count
         try:
@@ -166,34 +163,19 @@ class CommandQueue:
         except EngineError as refusal:
             self._finish(self._refuse(refusal, number=run.count))
             return
-        adds, client, port = run.only_adds, self._client, self._port
-        if adds is None or client.quotas or not port.is_embedded:
-            self._send(engine, run)
-        elif run.count == 1 and not client.prefix:
-            lane = self._lane
-            if lane is None or not lane.fits(words, client.principal):
-                lane = port.shared_adds.lane(self._link, engine, adds.stream, words, client.principal)
-                self._lane = lane
-            lane.join(adds.bodies[0])
-        elif port.shares_adds:
-            port.shared_adds.add(engine, adds.stream, adds.bodies, partial(self._answer, run))
-        else:
-            self._send(engine, run)
+        self._send(engine, run)
 
     def _send(self, engine: CommandEngine, run: CommandRun) -> None:
         commands = run.commands()
         # One takes fewer steps alone; some need no engine, and are none.
         how = _ALONE if run.count == len(commands) == 1 else _EACH
         call, done = self._account.call(commands, how), partial(self._answer, run)
+        if len(commands) == 1 and self._port.joins:
+            self._port.gateway.joiner.send(engine, call, done)
+            return
         replies = engine.send(call, done)
         if replies is not None:
             done(replies)
-
-    def leave_lane(self, body: bytes, reply: Reply | EngineError) -> None:
-        """Answer a command that took the lane as any other."""
-        run = CommandRun(self._port.gateway.limits.commands)
-        run.add_adds(Adds(b"", "", [body]))
-        self._answer(run, [reply])
 
     def _answer(self, run: CommandRun, replies: Sequence[Reply | EngineError]) -> None:
         if run.count > 1 or self._is_part or self._commands:
@@ -349,7 +331,7 @@ class CommandQueue:
             run = CommandRun(self._port.gateway.limits.commands)
             run.add(parsed)
             run.long = redis.is_long(parsed)
-            self._submit(run, words)
+            self._submit(run)
             return None
         if not isinstance(parsed.command, BlockingCommand) or parsed.command.block_ms is None:
             return self._runner.run_alone(parsed, self._told)

@@ -21,7 +21,6 @@ from app.doors.resp import server_info
 from app.doors.resp.accounting import Account
 from app.doors.resp.client import RespClient
 from app.doors.resp.command_queue import CommandQueue
-from app.doors.resp.lane import Lane
 from app.doors.resp.link import Link
 from app.doors.resp.port import Port
 from app.doors.resp.requests import UNAUTHENTICATED, RequestReader
@@ -38,7 +37,6 @@ from app.metrics.slow_turns import SlowTurns
 from app.redis import wire
 from app.redis.steps import in_words_of_redis
 from engine import EngineError, errors
-from engine.replies import Reply
 
 # Bytes that arrive while a command is under way; beyond, the socket is not read.
 _WAITING_BYTES_MAX: Final = 256 << 10
@@ -72,8 +70,6 @@ class RespConnection(Client):
         # Whether `go_on` is on the stack.
         self._going = False
         self._output_bytes_max = 0
-        # The one that the next command may take: nothing is under way, and nothing waits.
-        self._lane: Lane | None = None
         self._ended = self._at_end = False
 
     # --- the socket
@@ -87,7 +83,7 @@ class RespConnection(Client):
         self._turn = ConnectionTurn(port.gateway.limits.requests, self.client.caller, self.go_on)
         self._access = ClientAccess(port.gateway, self._lose_access, turn=self._turn)
         self.account = Account(port.gateway, self.client, port.log, self)
-        self.runner = Runner(self.client, self.account, port.seen_commands)
+        self.runner = Runner(self.client, self.account)
         self.subscriber = EventSubscriber(self._deliver, self.client.may_see)
         self.client.subscriptions = self.subscriber.__len__
         self._work = CommandQueue(port, self, self._reader.commands)
@@ -140,9 +136,8 @@ class RespConnection(Client):
 
     def data_received(self, data: bytes) -> None:
         """Bytes have arrived."""
-        lane, self._lane = self._lane, None
         try:
-            if self._ended or (lane is not None and lane.take_bytes(data)):
+            if self._ended:
                 return
             self.backlog += data
             self.received_bytes += len(data)
@@ -164,7 +159,7 @@ class RespConnection(Client):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is gone."""
-        self._ended, self._lane = True, None
+        self._ended = True
         super().connection_lost(exc)
         self._access.leave()
         self._work.abandon()
@@ -455,45 +450,6 @@ class RespConnection(Client):
         if size != self._output_bytes_max:
             self._output_bytes_max = size
             self.transport.set_write_buffer_limits(high=size)
-
-    # --- lanes
-
-    def begin_lane(self, entry_bytes: int, received_bytes: int) -> bool:
-        """Have a command under way that takes the lane."""
-        turn = self._turn
-        if self.transport.get_write_buffer_size() or (turn.is_crowded and not turn.may_go_on()):
-            return False
-        if self.account.meter is not None:
-            try:
-                self.account.take_commands(1, entry_bytes)
-            except EngineError:
-                return False
-        self.received_bytes += received_bytes
-        self._work.is_busy = True
-        self._port.commands_run += 1
-        self.client.last_used_s = self._monotonic()
-        return True
-
-    def end_lane(self, lane: Lane, written: bytes) -> None:
-        """Answer the command that took the lane; the next one may take it, unless something waits."""
-        if self.is_gone:
-            return
-        self._work.is_busy = False
-        self.account.note_added(len(written))
-        # A long command holds room, which `go_on` gives back.
-        is_plain = self.input is None and not (self._at_end or self._port.draining)
-        if self._going or not is_plain or self._has_input():
-            self.put(written)
-            self.go_on()
-            return
-        if self.account.meter is not None:
-            self.account.charge(len(written))
-        self.transport.write(written)
-        self._lane = lane
-
-    def leave_lane(self, body: bytes, reply: Reply | EngineError) -> None:
-        """Answer the command that took the lane as any other."""
-        self._work.leave_lane(body, reply)
 
     def fail(self, error: BaseException) -> None:
         """End with an error: which commands of a run have changed something is not known."""

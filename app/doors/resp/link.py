@@ -10,7 +10,6 @@ from typing import Any, NamedTuple, Protocol
 from app.auth import AccessPolicy, Principal
 from app.doors.resp.accounting import Account
 from app.doors.resp.client import RespClient
-from app.doors.resp.lane import LaneLink
 from app.doors.resp.requests import Words
 from app.doors.resp.running import Runner
 from app.doors.resp.subscriptions import EventSubscriber, Subscriptions
@@ -95,7 +94,7 @@ class Link(Protocol):
         """Close if no work is under way and the gateway stops."""
 
 
-class ServedLink(Link, LaneLink, Protocol):
+class ServedLink(Link, Protocol):
     """A connection, for what runs its commands."""
 
     # Held for the reply that is made, or that the client has not taken.

@@ -12,10 +12,8 @@ from typing import Final
 from app import logs
 from app.doors.resp.accounting import PortLog
 from app.doors.resp.client import RespClient
-from app.doors.resp.lane import SharedAdds
 from app.doors.resp.link import Link
 from app.doors.resp.requests import RequestLimits
-from app.doors.resp.seen_commands import SeenCommands
 from app.doors.resp.subscriptions import Subscriptions
 from app.gateway import Gateway
 from app.live.stalls import STALL_S_MAX
@@ -42,8 +40,6 @@ class Port:
         # Set while no client is connected.
         self.empty = asyncio.Event()
         self.empty.set()
-        self.shared_adds = SharedAdds(gateway)
-        self.seen_commands = SeenCommands(gateway)
         # Until then, clients that speak HTTP are closed without a line in the log.
         self.browsers_quiet_until_s = -inf
         self.log = PortLog(gateway)
@@ -63,8 +59,8 @@ class Port:
         return subscriptions
 
     @property
-    def shares_adds(self) -> bool:
-        """Whether clients may add entries together: there are several, and the streams are here."""
+    def joins(self) -> bool:
+        """Whether clients may ask together: there are several, and the streams are here."""
         return len(self.connections) > 1 and self.is_embedded
 
     @property

@@ -11,7 +11,6 @@ from typing import ClassVar
 from app.doors.resp.accounting import Account
 from app.doors.resp.client import RespClient
 from app.doors.resp.requests import Words
-from app.doors.resp.seen_commands import SeenCommands
 from app.redis import EXECABORT, CommandRequest, transactions, wire
 from app.redis.request import Visible
 from app.redis.resp import Resp
@@ -50,24 +49,15 @@ class WireCodec:
 class Runner(CommandSteps):
     """The steps of one client's commands."""
 
-    def __init__(self, client: RespClient, account: Account, seen: SeenCommands) -> None:
+    def __init__(self, client: RespClient, account: Account) -> None:
         super().__init__(account, WireCodec(client))
-        self._seen = seen
         self._client = client
         self.account = account
 
     def parse_for(self, words: Words) -> Parsed:
         """The command within all its limits, or why it may not run."""
-        principal = self._client.principal
-        seen = self._seen.find(words, principal)
-        if seen is not None:
-            return seen
         parsed = self.parse_unbounded(words)
-        if isinstance(parsed, EngineError):
-            return parsed
-        bounded = self.bound(parsed)
-        self._seen.keep(words, principal, bounded)
-        return bounded
+        return parsed if isinstance(parsed, EngineError) else self.bound(parsed)
 
     def parse_unbounded(self, words: Words) -> Parsed:
         """The same, without a limit of its reply."""

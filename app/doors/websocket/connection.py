@@ -46,14 +46,14 @@ from app.http.middleware.request_id import as_refusal
 from app.http.requests import Request, read_in_thread
 from app.live.budgets import Reservation
 from app.live.fair_queue import Flow
+from app.live.joiner import Joint, Replies
 from app.live.sessions import AccessEnd
 from app.live.shares import Share
-from app.live.together import Part, Replies, SharedCommand
 from app.metrics import tracing
 from app.redis import executor
 from app.tenants import Tenant
 from engine import Call, Done, EngineError, How
-from engine.commands import AddScheduled, XAck, XAdd
+from engine.commands import AddScheduled, XAdd
 from engine.commands import Close as CloseStream
 from engine.replies import AddedScheduled
 
@@ -104,7 +104,7 @@ class Connection:
         # Until the client has shown a token.
         self._unknown: asyncio.TimerHandle | None = None
         # What this connection and others ask in this cycle, if it asks anything.
-        self._shared: SharedCommand | None = None
+        self._shared: Joint | None = None
         self._access = ClientAccess(request.gateway, self._end_access, warn=self._expiring, share=share)
 
     @property
@@ -331,12 +331,8 @@ class Connection:
         how = How.ALONE if len(commands) == 1 else How.TOGETHER
         origin = self.request.request_id
         call = Call(commands, how, synced=effect.synced, quotas=quotas, origin=origin)
-        if effect.shared and self._share(call, done):
-            return
-        self._send_shared()
-        replies = self.tenant.engine.send(call, done)
-        if replies is not None:
-            done(replies)
+        joiner = self._hub.gateway.joiner
+        self._shared = joiner.send(self.tenant.engine, call, done, behind=self._shared)
 
     def _auditing(self, command: CloseStream | AddScheduled, done: Done) -> Done:
         """Have the audit log say that a publish has closed the stream, or has cancelled or replaced what
@@ -357,20 +353,6 @@ class Connection:
     def _note(self, action: str, stream: str, code: str) -> None:
         facts = {"action": action, "operation": "publish", "stream": stream}
         self.request.audit(facts, status=CODES[code].status if code else 200, code=code)
-
-    def _share(self, call: Call, done: Done) -> bool:
-        """Have a call sent with those of other sockets. Returns False, with nothing done, if it is not."""
-        (command,) = call.commands
-        assert isinstance(command, XAdd | XAck), "nothing else is shared"
-        part = Part(call, command, done)
-        if call.quotas or not part.is_small:
-            return False
-        shared = self._hub.shared.of(self.tenant.engine, command)
-        if shared is not self._shared:
-            self._send_shared()
-            self._shared = shared
-        shared.add(part)
-        return True
 
     def _send_shared(self) -> None:
         """Keep the order: what waits for the end of the cycle is sent now."""

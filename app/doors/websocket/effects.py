@@ -35,15 +35,13 @@ class SendFrame(Effect, frozen=True):
 class Submit(Effect, frozen=True):
     """Run commands in one turn, then call `done(token, replies)`; if `synced`, once they are on disk.
 
-    With a `traceparent` there is one command, a publish that belongs to this trace. What is `shared` is one
-    plain XADD or XACK, which may be sent at the end of the cycle with those of other sockets.
+    With a `traceparent` there is one command, a publish that belongs to this trace.
     """
 
     token: int
     commands: Sequence[Command]
     synced: bool = False
     traceparent: bytes | None = None
-    shared: bool = False
 
 
 class NoteRefusedEnd(Effect, frozen=True):

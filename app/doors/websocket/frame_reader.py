@@ -84,6 +84,8 @@ def read(text: bytes, depth_max: int) -> Sent:
 
 def _read_without_nulls(text: bytes, depth_max: int) -> Sent:
     """Parse a frame without its null members: docs/decisions/null-is-not-given.md. Raises as `read`."""
+    # What is no frame may have very many members: each is a name and its text, in two dictionaries.
+    strict_json.expect_room(text, copies=2, values=4 * text.count(b":"))
     try:
         given = {name: value for name, value in _decode_members(text).items() if bytes(value) != b"null"}
         frame: Sent = _decode(msgspec.json.encode(given))

@@ -15,7 +15,7 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 
 from app import errors, names
 from app.errors import RefusalError, invalid
-from app.http import cursors, media, query
+from app.http import cursors, media, query, strict_json
 from app.http.cursors import Place
 from app.http.entries import deliveries, entry_bodies
 from app.http.entries.publishing import AddOptions
@@ -221,8 +221,8 @@ class ConsumeFrame(ClientFrame, frozen=True, kw_only=True, tag="consume"):
 
 
 class AckFrame(ClientFrame, frozen=True, kw_only=True, tag="ack"):
-    """Acknowledge entries. `delete` also deletes them from the stream (XACKDEL), up to
-    `hello.limits.lookups_max` in a frame.
+    """Acknowledge entries, but for those that another consumer holds by now. `delete` also deletes them from
+    the stream (XACKDEL), up to `hello.limits.lookups_max` in a frame.
     """
 
     sub: Sub
@@ -422,7 +422,7 @@ class OkFrame(ServerFrame, frozen=True, kw_only=True, tag="ok"):
     not_held: (
         Annotated[
             list[Id],
-            Meta(description="pending, and not given back: others hold them, or no consumer does"),
+            Meta(description="pending, and left: others hold them, or with `nack` no consumer does"),
         ]
         | UnsetType
     ) = UNSET
@@ -480,6 +480,8 @@ def parse_publish(frame: PublishFrame, limits: EntryLimits) -> tuple[AddOptions,
     else:
         raise invalid("/entries", "give either `entries` or `fields`, not both")
     key = frame.idempotency_key
+    # The frame, its member and this are copies of the entries, which are read and stored.
+    strict_json.expect_room(body, copies=4, strings=1)
     found = entry_bodies.read(body, _JSON, limits, digest=key is not UNSET)
     return _options(frame), found, _expected(frame)
 

@@ -29,9 +29,11 @@ from app.http.entries.entry_pages import GapReport
 from app.live.consumer import Taken
 from app.live.feeds import FeedEnd
 from engine import EngineError, ids
-from engine.commands import Command, Cursor, Exists, Nack, XAck, XAckDel, XNack
+from engine.commands import Acknowledge, Command, Cursor, Exists, Nack, XAckDel, XNack
 from engine.errors import ENTRIES_DAMAGED, OF_BACKEND
 from engine.replies import (
+    NOT_HELD,
+    AcknowledgedIds,
     Deletions,
     GroupInfo,
     GroupRead,
@@ -242,9 +244,10 @@ class GroupReader:
         wanted = frames.entry_ids(frame, most)
         where = {"stream": work.consumer.key.stream, "group": work.consumer.key.group}
         if refs is None:
-            return self._settle(work, frame, wanted, XAck(**where, ids=wanted), "acknowledged")
+            ack = Acknowledge(**where, ids=wanted, holders=[work.consumer.key.name] * len(wanted))
+            return self._settle(work, frame, wanted, ack, "acknowledged")
         self._table.require(Action.WRITE, **where)
-        command = XAckDel(**where, ids=wanted, refs=refs)
+        command = XAckDel(**where, ids=wanted, refs=refs, consumer=work.consumer.key.name)
         return self._settle(work, frame, wanted, command, "acknowledged")
 
     def nack(self, frame: frames.NackFrame) -> Effects:
@@ -273,12 +276,12 @@ class GroupReader:
                 return [self._table.error(frame.ref, to_refusal(reply))]
             work.consumer.release(wanted)
             members: dict[str, object] = {word: _settled(reply)}
-            if isinstance(reply, Outcomes) and reply.not_held:
-                members["not_held"] = list(map(ids.format, reply.not_held))
+            if not_held := _not_held(reply, wanted):
+                members["not_held"] = list(map(ids.format, not_held))
             answer: Effects = [] if frame.ref is UNSET else [SendFrame(frames.ok(frame.ref, members))]
             return [*answer, *self.go_on(work), *self._table.close_if_idle()]
 
-        return [self._table.submit([command], done, shared=isinstance(command, XAck))]
+        return [self._table.submit([command], done)]
 
     def tick(self) -> Effects:
         """Check consumers without credit: their entries may have been settled or claimed by others."""
@@ -309,8 +312,17 @@ class GroupReader:
 def _settled(reply: Reply) -> Reply:
     """With how many entries it was done."""
     if isinstance(reply, Deletions):
-        return sum(one != -1 for one in reply.results)
+        return sum(one > 0 for one in reply.results)
+    if isinstance(reply, AcknowledgedIds):
+        return len(reply.ids)
     return len(reply.done) if isinstance(reply, Outcomes) else reply
+
+
+def _not_held(reply: Reply, wanted: Sequence[int]) -> Sequence[int]:
+    """What other consumers hold."""
+    if isinstance(reply, Deletions):
+        return [entry_id for entry_id, one in zip(wanted, reply.results, strict=True) if one == NOT_HELD]
+    return reply.not_held if isinstance(reply, Outcomes | AcknowledgedIds) else ()
 
 
 def _paused_frame(name: str, *, paused: bool) -> bytes:

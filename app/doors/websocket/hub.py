@@ -9,7 +9,6 @@ from typing import Final, Protocol
 from app.gateway import Gateway
 from app.live.consumer import CHECK_S
 from app.live.fair_queue import FRAMES_A_CYCLE_MAX, FairQueue
-from app.live.together import SharedWork
 from app.live.turns import CycleBudget
 from engine import errors
 
@@ -37,7 +36,6 @@ class Hub:
         self.working: dict[OpenConnection, None] = {}
         # Callers take turns with their frames.
         self.frames = FairQueue(CycleBudget(gateway.clock.monotonic), FRAMES_A_CYCLE_MAX)
-        self.shared = SharedWork()
         # Whether the backend cannot be used, for longer than a moment.
         self.is_backend_away = False
         self._looking: asyncio.TimerHandle | None = None

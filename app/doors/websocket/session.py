@@ -38,7 +38,6 @@ from app.http.entries.stored_entries import ParsedEntries
 from app.live.sessions import AccessEnd
 from engine import EngineError
 from engine.commands import Close as CloseStream
-from engine.commands import XAdd
 from engine.replies import Added, AddedScheduled, Closed
 
 BAD_TOKEN_CLOSE: Final = 4500
@@ -254,8 +253,7 @@ class Session:
 
         synced, traceparent = frames.wants_sync(frame), frames.traceparent(frame)
         command = CloseStream(stream=stream, add=add) if wanted.close else later or add
-        shared = not synced and command == XAdd(stream=stream, bodies=add.bodies)
-        return [self.table.submit([command], done, synced=synced, traceparent=traceparent, shared=shared)]
+        return [self.table.submit([command], done, synced=synced, traceparent=traceparent)]
 
     def _unsubscribe(self, frame: frames.UnsubscribeFrame) -> Effects:
         return [*self.table.end(self.table.find(frame.sub)), SendFrame(frames.ok(frame.ref))]

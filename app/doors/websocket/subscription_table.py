@@ -177,12 +177,11 @@ class SubscriptionTable:
         *,
         synced: bool = False,
         traceparent: bytes | None = None,
-        shared: bool = False,
     ) -> Submit:
         """Run commands in one turn, and call `done` with the replies."""
         token = self.new_key()
         self._waiting[token] = done
-        return Submit(token, commands, synced, traceparent, shared)
+        return Submit(token, commands, synced, traceparent)
 
     def on_replies(self, token: int, replies: Replies) -> Effects:
         """Handle the replies to a Submit."""

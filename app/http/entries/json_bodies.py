@@ -187,7 +187,7 @@ def _batch_in_pieces(body: bytes, limits: EntryLimits) -> ParsedEntries:
     """A large batch, some entries in each call, so that other threads go on meanwhile."""
     if strict_json.has_more_items(body, limits.entries_max, at_depth=2):
         raise NotPlainError
-    entries, strings = of_split(_split_batch(body).entries, limits)
+    entries, strings = of_split(_split_batch(strict_json.within(body)).entries, limits)
     check_strings(body, 1 + strings)
     return entries
 

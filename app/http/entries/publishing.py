@@ -7,16 +7,18 @@ the bytes of a body (`entry_bodies` does).
 from collections.abc import Container, Mapping, Sequence
 from functools import partial
 from secrets import token_urlsafe
-from typing import Annotated, ClassVar, Final, Literal, Self
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 import msgspec
 import orjson
 from fastapi import Depends, Header
 from pydantic import BaseModel, Field, WithJsonSchema, model_validator
 
-from app.errors import invalid
+from app.errors import RefusalError, invalid
+from app.gateway import Gateway, Phase
 from app.http.entries import entry_bodies
 from app.http.entries.entry_pages import Base64
+from app.http.entries.line_bodies import ENVELOPE_STARTS, plain_ndjson
 from app.http.entries.stored_entries import ParsedEntries
 from app.http.entries.values import VALUE_SCHEMA
 from app.http.media import JSON, NDJSON, MediaType
@@ -36,8 +38,10 @@ from app.http.models import (
     wrong,
 )
 from app.http.operations.binder import Body, request_of
-from app.http.requests import INLINE_BYTES_MAX
-from engine import commands, ids, replies
+from app.http.requests import INLINE_BYTES_MAX, BodyReading, Request
+from app.http.responses import location
+from app.http.strict_json import NotPlainError
+from engine import EngineError, commands, ids, replies
 from engine.commands import AddScheduled, NewSchedule, Refs, Trim, XAdd
 from engine.recurrence import AHEAD_MS_MAX, Rule
 
@@ -54,6 +58,7 @@ KeyHeader = Annotated[
 ]
 
 _REF: Final = "#/components/schemas/"
+_PRODUCER_HEADERS: Final = (b"weir-producer", b"weir-epoch", b"weir-chunk")
 _INT64_MAX: Final = (1 << 63) - 1
 # Nested values take longer to read than others.
 _NESTED_INLINE_BYTES_MAX: Final = 64 << 10
@@ -115,20 +120,33 @@ class _EntryBody(Body):
     # two, some send neither. Others are taken too.
     content: ClassVar = {JSON: {"schema": {"$ref": _REF + "EntryInput"}}}
 
-    @property
-    def media_type(self) -> MediaType:
-        """As what it is read."""
-        return self.request.media_type
+    # Whether it is one entry as it is, whatever the query says.
+    is_raw: ClassVar = False
 
-    async def read(self, *, digest: bool, nested: bool = False, raw: bool = False) -> ParsedEntries:
-        """The entries, and the digest for an idempotency key. `nested`: values may be; `raw`: one entry."""
-        request = self.request
-        media, limits = self.media_type, request.gateway.limits.publications
+    @staticmethod
+    def media_type(request: Request) -> MediaType:
+        """As what it is read. Raises `unsupported_media_type`."""
+        return request.media_type
+
+    @classmethod
+    def reading(cls, request: Request, arguments: Mapping[str, Any]) -> BodyReading[ParsedEntries]:
+        """The entries, with a digest for an idempotency key; of its options those that say how it is read."""
+        for name in _PRODUCER_HEADERS:
+            if name in request.headers:
+                raise invalid(
+                    name.decode().title(), "chunks of a producer are published to /v1/publish, one stream too"
+                )
+        _ = request.preferences
+        media, limits = cls.media_type(request), request.gateway.limits.publications
+        options = arguments["options"]
+        nested = getattr(options, "nested", None) is not None
         if nested:
             limits = msgspec.structs.replace(limits, nested=True)
+        digest = arguments.get("idempotency_key") is not None
+        raw = cls.is_raw or getattr(options, "raw", False)
         reader = partial(entry_bodies.read, media=media, limits=limits, digest=digest, raw=raw)
         inline_bytes_max = _NESTED_INLINE_BYTES_MAX if nested else INLINE_BYTES_MAX
-        return await request.read_body(reader, inline_bytes_max, quick=partial(reader, quick=True))
+        return BodyReading(reader, inline_bytes_max, quick=partial(reader, quick=True))
 
 
 class _BatchBody(_EntryBody):
@@ -137,17 +155,10 @@ class _BatchBody(_EntryBody):
     models: ClassVar = (EntriesInput,)
     content: ClassVar = {JSON: {"schema": {"$ref": _REF + "EntriesInput"}}}
 
-    @property
-    def media_type(self) -> MediaType:
+    @staticmethod
+    def media_type(request: Request) -> MediaType:
         """Of JSON. Raises `unsupported_media_type` for what no JSON is."""
-        return MediaType(self.request.media_type.text, JSON)
-
-    async def read(self, *, digest: bool, nested: bool = False, raw: bool = False) -> ParsedEntries:
-        """The same. Raises `invalid` where it is one entry."""
-        published = await super().read(digest=digest, nested=nested, raw=raw)
-        if not published.batch:
-            raise invalid("/entries", "a batch has a list of entries; addEntries takes one entry")
-        return published
+        return MediaType(request.media_type.text, JSON)
 
 
 class _LinesBody(_EntryBody):
@@ -159,24 +170,25 @@ class _LinesBody(_EntryBody):
         NDJSON: {"schema": {"type": "string", "format": "binary", "description": "one entry a line"}}
     }
 
-    @property
-    def media_type(self) -> MediaType:
+    @staticmethod
+    def media_type(request: Request) -> MediaType:
         """Of lines. Raises `unsupported_media_type` for what no text of lines is."""
-        return MediaType(self.request.media_type.text, NDJSON)
+        return MediaType(request.media_type.text, NDJSON)
 
 
 class _RawBody(_EntryBody):
     """One entry, which is the body as it is."""
 
     models: ClassVar = ()
+    is_raw: ClassVar = True
     content: ClassVar = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
 
 
-EntryBody = Annotated[_EntryBody, Depends(request_of)]
-"""Entries to publish, kept byte for byte: JSON (one or a batch), NDJSON, a form; any other is one entry."""
-BatchBody = Annotated[_BatchBody, Depends(request_of)]
-LinesBody = Annotated[_LinesBody, Depends(request_of)]
-RawBody = Annotated[_RawBody, Depends(request_of)]
+# Entries to publish, kept byte for byte: JSON (one or a batch), NDJSON, a form; any other is one entry.
+EntryBody = Annotated[ParsedEntries, _EntryBody, Depends(request_of)]
+BatchBody = Annotated[ParsedEntries, _BatchBody, Depends(request_of)]
+LinesBody = Annotated[ParsedEntries, _LinesBody, Depends(request_of)]
+RawBody = Annotated[ParsedEntries, _RawBody, Depends(request_of)]
 
 
 # ---- options
@@ -480,3 +492,59 @@ def ids_text(entry_ids: Sequence[int]) -> bytes:
         sequences = range(ids.sequence_of(entry_ids[0]), ids.sequence_of(entry_ids[-1]) + 1)
         return (between[2:] + between.join(map(str, sequences)) + '"').encode()
     return b",".join(map(_id, entry_ids))
+
+
+# ---- entries of several requests
+
+# Larger entries would gain nothing.
+_ENTRY_BYTES_MAX: Final = 16 << 10
+_STORED: Final = b'{"id":"', b'","duplicate":false}'
+_AROUND: Final = sum(map(len, _STORED))
+_SEQUENCES: Final = 1 << ids.SEQUENCE_BITS
+
+
+class SharedEntries:
+    """What plain requests to publish an entry into this stream have in common."""
+
+    __slots__ = ("_gateway", "_lines", "stream")
+
+    def __init__(self, stream: str, gateway: Gateway) -> None:
+        self.stream = stream
+        self._gateway = gateway
+        _, where = location("streams", stream, "entries", "")
+        durability = gateway.engine.durability.encode()
+        # Up to the ID that the location ends with.
+        self._lines = b"weir-durability: %b\r\nlocation: %b" % (durability, where)
+
+    def takes(self, body: bytes) -> bool:
+        """Whether this body may be read with others: it is one line, and begins as an entry does."""
+        return body.startswith(ENVELOPE_STARTS) and b"\n" not in body and len(body) <= _ENTRY_BYTES_MAX
+
+    def read(self, bodies: Sequence[bytes]) -> Sequence[bytes] | None:
+        """An entry of each body, read as the lines of one; None where one of them is anything else."""
+        if self._gateway.phase is not Phase.READY:
+            return None
+        try:
+            published = plain_ndjson(b"\n".join(bodies), self._gateway.limits.entries)
+        except (NotPlainError, RefusalError, EngineError):
+            return None
+        return published.bodies if len(published.bodies) == len(bodies) and not published.ids else None
+
+    def answer(self, entry_id: int) -> tuple[bytes, bytes]:
+        """The lines of the head of the answer, and its body."""
+        text = b"%d-%d" % divmod(entry_id, _SEQUENCES)
+        lines = b"%b%b\r\ncontent-type: application/json\r\ncontent-length: %d\r\n"
+        return lines % (self._lines, text, _AROUND + len(text)), b"%b%b%b" % (_STORED[0], text, _STORED[1])
+
+
+def shared_entries(
+    names: Mapping[str, str], headers: Mapping[bytes, bytes], gateway: Gateway
+) -> SharedEntries | None:
+    """What a request with this head has in common with others; None where it asks for more."""
+    if (
+        headers.get(b"content-type") != JSON.encode()
+        or b"prefer" in headers
+        or b"content-encoding" in headers
+    ):
+        return None
+    return SharedEntries(names["stream"], gateway)

@@ -13,15 +13,12 @@ import re
 import zlib
 from collections.abc import MutableMapping, Sequence
 from functools import lru_cache
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Protocol
 
 import zstandard
 
-from app.gateway import Receive
-from app.http.middleware.request_id import ASGI
+from app.http.plan import Coding
 from app.http.responses import GONE_EXTENSION, UNSENT_STATE, Header, Scope, Send
-
-Coding = Literal["zstd", "gzip"]
 
 # Below, a compressed answer saves less than a millisecond on most networks, and costs one here.
 CODED_BYTES_MIN: Final = 32 << 10
@@ -114,19 +111,11 @@ def compressed(body: bytes, coding: Coding) -> bytes:
     return made.compress(body) + made.flush()
 
 
-class Codings:
-    """Compresses large answers in a thread, so that others are served meanwhile."""
+class Coded:
+    """Sends a large answer in the coding that its client likes best, made in a thread, so that others are
+    served meanwhile.
+    """
 
-    def __init__(self, app: ASGI) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        accept = b",".join([value for name, value in scope["headers"] if name == b"accept-encoding"])
-        is_head = scope["method"] == "HEAD"
-        await self._app(scope, receive, _Coded(send, accepted(accept), scope, is_head=is_head))
-
-
-class _Coded:
     __slots__ = ("_chosen", "_compressor", "_is_head", "_scope", "_send", "_start")
 
     def __init__(self, send: Send, chosen: Coding | None, scope: Scope, *, is_head: bool) -> None:

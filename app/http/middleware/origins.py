@@ -9,14 +9,13 @@ everything by letting its own name resolve to 127.0.0.1.
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping, MutableMapping, Sequence
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 from app.errors import RefusalError
-from app.gateway import Receive
-from app.http.middleware.request_id import ASGI
-from app.http.requests import STRANGER, is_own
-from app.http.responses import Header, Response, Scope, Send
+from app.http.plan import NO_VERDICT, OriginVerdict
+from app.http.requests import is_own
+from app.http.responses import Header, Response, Scope
 from app.settings import Settings, host_is_loopback
 
 # What a page's script may read of an answer, beside what browsers always show.
@@ -38,7 +37,6 @@ _PREFLIGHT_S: Final = 600
 _HOST: Final = re.compile(r"(\[[0-9a-f:.]+\]|[^\s\[\]:@/?#,]+)(?::[0-9]{0,5})?")
 _SITE: Final = b"sec-fetch-site"
 _CHECKED: Final = frozenset({b"host", b"origin", _SITE, b"sec-fetch-mode", b"sec-fetch-dest"})
-_PASSED_MAX: Final = 1_024
 # What a link on any page may lead to: these paths take and change nothing.
 _PAGES: Final = frozenset({b"/", b"/console", b"/docs"})
 _ERROR_PAGES: Final = b"/errors/"
@@ -49,65 +47,74 @@ _SAFE_METHODS: Final = frozenset({"GET", "HEAD"})
 Found = Mapping[bytes, Sequence[bytes]]
 
 
-class OriginCheck:
+def preflight() -> Response:
+    """What a page of another origin may send."""
+    headers = [
+        (b"access-control-allow-methods", _METHODS),
+        (b"access-control-allow-headers", _HEADERS),
+        (b"access-control-max-age", b"%d" % _PREFLIGHT_S),
+    ]
+    return Response(204, headers=headers)
+
+
+def exposed(headers: Sequence[Header], origin: bytes) -> list[Header]:
+    """The headers of an answer, with those that let a page of this origin read it."""
+    return [
+        *headers,
+        (b"access-control-allow-origin", origin),
+        (b"access-control-expose-headers", EXPOSED),
+        (b"vary", b"Origin"),
+    ]
+
+
+class Origins:
     """Refuses foreign origins and sites and, on loopback or with a list, foreign hosts."""
 
-    def __init__(self, app: ASGI, settings: Settings) -> None:
-        self._app = app
+    def __init__(self, settings: Settings) -> None:
         self._hosts = frozenset(settings.allowed_hosts)
         self._origins = frozenset(settings.allowed_origins)
         self._loopback = settings.is_loopback
-        self._passed: set[Header] = set()
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        found = [header for header in scope["headers"] if header[0] in _CHECKED]
-        if len(found) == 1 and found[0] in self._passed:
-            # As from every client that is no browser: its Host, which is known already.
-            await self._app(scope, receive, send)
-            return
-        by_name: dict[bytes, list[bytes]] = defaultdict(list)
-        for name, value in found:
-            by_name[name].append(value)
-        host = self._host(scope, by_name[b"host"])
-        origins = by_name[b"origin"]
+    def judge(self, scope: Scope) -> OriginVerdict:
+        """The verdict on a request. Raises `malformed_request`, `origin_refused`."""
+        found: dict[bytes, list[bytes]] = defaultdict(list)
+        for name, value in scope["headers"]:
+            if name in _CHECKED:
+                found[name].append(value)
+        host, is_stranger = self._host(scope, found[b"host"])
+        origins = found[b"origin"]
         if len(origins) > 1:
             raise RefusalError("origin_refused", "a request has at most one Origin")
         if not origins:
-            _check_site(scope, by_name)
-            if len(self._passed) < _PASSED_MAX and STRANGER not in scope["state"]:
-                self._passed.add((b"host", by_name[b"host"][0]))
-            await self._app(scope, receive, send)
-            return
+            _check_site(scope, found)
+            return OriginVerdict(is_stranger=True) if is_stranger else NO_VERDICT
         origin = origins[0].decode("latin-1").lower()
         if is_own(origin, host):
-            await self._app(scope, receive, send)
-            return
+            return OriginVerdict(is_stranger=is_stranger)
         if "*" not in self._origins and origin not in self._origins:
             raise RefusalError(
                 "origin_refused", "pages of this origin may not call the API: see the setting allowed_origins"
             )
-        await self._cross(scope, receive, _exposing(send, origins[0]))
+        asked = any(name == b"access-control-request-method" for name, _ in scope["headers"])
+        is_preflight = asked and scope["method"] == "OPTIONS"
+        return OriginVerdict(origins[0], is_preflight=is_preflight, is_stranger=is_stranger)
 
-    def knows(self, host: bytes) -> bool:
-        """Whether a request with this Host, and no Origin, has passed before."""
-        return (b"host", host) in self._passed
-
-    def _host(self, scope: Scope, hosts: Sequence[bytes]) -> str:
-        """The Host of a request, if it may be meant for this gateway. Raises `malformed_request`."""
+    def _host(self, scope: Scope, hosts: Sequence[bytes]) -> tuple[str, bool]:
+        """The Host of a request, if it may be meant for this gateway, and whether it is a stranger's. Raises
+        `malformed_request`, `origin_refused`.
+        """
         probes = scope["raw_path"].startswith(_PROBES) and scope["method"] in _SAFE_METHODS
         if probes and not hosts and scope.get("http_version") == "1.0":
-            scope["state"][STRANGER] = True
-            return ""
+            return "", True
         if len(hosts) != 1:
             raise RefusalError("malformed_request", "a request has one header Host")
         host = hosts[0].decode("latin-1").lower()
-        if not self._is_served(host):
-            if not probes:
-                raise RefusalError(
-                    "origin_refused", "this Host is not served here: see the setting allowed_hosts"
-                )
-            scope["state"][STRANGER] = True
-        return host
+        is_served = self._is_served(host)
+        if not is_served and not probes:
+            raise RefusalError(
+                "origin_refused", "this Host is not served here: see the setting allowed_hosts"
+            )
+        return host, not is_served
 
     def _is_served(self, host: str) -> bool:
         """Whether a Host is loopback's or on the list. No attacker's name resolves to one of these."""
@@ -115,18 +122,6 @@ class OriginCheck:
         if host_is_loopback(name) or name in self._hosts or host in self._hosts:
             return True
         return not self._loopback and not self._hosts
-
-    async def _cross(self, scope: Scope, receive: Receive, send: Send) -> None:
-        asked = any(name == b"access-control-request-method" for name, _ in scope["headers"])
-        if scope["method"] == "OPTIONS" and asked:
-            headers = [
-                (b"access-control-allow-methods", _METHODS),
-                (b"access-control-allow-headers", _HEADERS),
-                (b"access-control-max-age", b"%d" % _PREFLIGHT_S),
-            ]
-            await Response(204, headers=headers)(scope, receive, send)
-            return
-        await self._app(scope, receive, send)
 
 
 def _host_name(host: str) -> str:
@@ -155,17 +150,3 @@ def _check_site(scope: Scope, found: Found) -> None:
     raise RefusalError(
         "origin_refused", "pages of other sites may not call or embed this: see the setting allowed_origins"
     )
-
-
-def _exposing(send: Send, origin: bytes) -> Send:
-    async def exposing(message: MutableMapping[str, Any]) -> None:
-        if message["type"] == "http.response.start":
-            message["headers"] = [
-                *message["headers"],
-                (b"access-control-allow-origin", origin),
-                (b"access-control-expose-headers", EXPOSED),
-                (b"vary", b"Origin"),
-            ]
-        await send(message)
-
-    return exposing

@@ -11,34 +11,9 @@ from urllib.parse import unquote_to_bytes
 
 from app import names
 from app.errors import RefusalError
-from app.gateway import Receive
-from app.http.middleware.request_id import ASGI
-from app.http.responses import Scope, Send
 
 _BAD_ESCAPE: Final = re.compile(rb"%(?![0-9a-fA-F]{2})")
 _CACHED_BYTES_MAX: Final = 512
-# Stands for a slash within a segment where Starlette matches paths: no name holds it.
-SLASH: Final = "\0"
-
-
-class Paths:
-    """Puts the decoded segments into the scope; routes and authorisation see these alone."""
-
-    def __init__(self, app: ASGI) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        raw_path: bytes = scope["raw_path"]
-        if raw_path == b"*" and scope["method"] == "OPTIONS":
-            # About the server: the one request whose target is no path.
-            scope["state"]["segments"] = ()
-            await self._app(scope, receive, send)
-            return
-        found = _remembered(raw_path) if len(raw_path) <= _CACHED_BYTES_MAX else segments(raw_path)
-        scope["state"]["segments"] = found
-        # What Starlette finds between slashes in this path is exactly the segments.
-        scope["path"] = "/" + "/".join(one.replace("/", SLASH) for one in found)
-        await self._app(scope, receive, send)
 
 
 def segments(raw_path: bytes) -> Sequence[str]:
@@ -56,3 +31,8 @@ def segments(raw_path: bytes) -> Sequence[str]:
 
 
 _remembered = lru_cache(maxsize=4_096)(segments)
+
+
+def decoded(raw_path: bytes) -> Sequence[str]:
+    """The same, remembered for paths that are not long."""
+    return _remembered(raw_path) if len(raw_path) <= _CACHED_BYTES_MAX else segments(raw_path)

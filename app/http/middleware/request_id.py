@@ -7,7 +7,7 @@ Must never know: routes, commands.
 
 import os
 import re
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from itertools import count
@@ -17,6 +17,8 @@ from app import logs
 from app.auth import UNAUTHENTICATED
 from app.errors import RefusalError, to_refusal
 from app.gateway import Gateway, Phase, Receive
+from app.http.middleware.origins import exposed
+from app.http.plan import Plan
 from app.http.requests import Request
 from app.http.responses import (
     CODE_STATE,
@@ -25,6 +27,7 @@ from app.http.responses import (
     WAITED_STATE,
     WRITE_EXTENSION,
     WRITE_STATE,
+    Header,
     Response,
     Scope,
     Send,
@@ -35,8 +38,6 @@ from app.live.budgets import FREE_BYTES, Reservation
 from app.metrics.counters import TIMES_MAX
 from engine import EngineError
 
-ASGI = Callable[[Scope, Receive, Send], Awaitable[None]]
-
 _SANE_ID: Final = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 _POLICY: Final = (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'")
 # On every answer; a page brings a content security policy of its own, live events their word to caches.
@@ -45,6 +46,7 @@ SAFETY: Final = (
     (b"x-content-type-options", b"nosniff"),
     _POLICY,
 )
+CLOSING: Final = (b"connection", b"close")
 CLIENT_LEFT_STATUS: Final = 499
 SWITCHED_STATUS: Final = 101
 _BODY: Final = "http.response.body"
@@ -52,11 +54,14 @@ _BODY: Final = "http.response.body"
 NO_ROUTE: Final = "other"
 
 
+# Serves one request of HTTP, or one handshake, whose head has this plan.
+Serve = Callable[[Plan, Scope, Receive, Send], Awaitable[None]]
+
+
 class RequestIds:
     """Outermost. Lets no exception out, and none of its words."""
 
-    def __init__(self, app: ASGI, gateway: Gateway) -> None:
-        self._app = app
+    def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         # The ID of a request that brought none: unique over processes without asking the system for each, and
         # made without a call of Python.
@@ -69,23 +74,24 @@ class RequestIds:
         # Looked up once, as above: from this status on a request gets a line.
         self.logged_from = self._lines.least_status
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request_id = self._request_id(scope)
-        scope.setdefault("state", {})["request_id"] = request_id
+    async def serve(self, plan: Plan, scope: Scope, receive: Receive, send: Send, serve: Serve) -> None:
+        """Have a request served, with what every answer carries."""
+        request_id = self.id_of(scope["headers"])
+        scope["state"]["request_id"] = request_id
         write = scope.get("extensions", {}).get(WRITE_EXTENSION)
-        sending = _Sending(send, write, scope["state"], self._gateway)
+        sending = _Sending(send, write, scope["state"], self._gateway, plan)
         if write is not None:
             scope["state"][WRITE_STATE] = sending.write
         began_s = self._gateway.clock.monotonic()
         try:
-            await self._app(scope, receive, sending)
+            await serve(plan, scope, receive, sending)
         except Exception as error:
             if sending.status:
                 raise
             refusal = as_refusal(error, request_id)
             response = refuse(refusal, request_id)
             if ROUTE_STATE not in scope["state"]:
-                response = counted(Request(self._gateway, scope, receive, {}), response)
+                response = counted(Request(self._gateway, scope, receive, plan), response)
             await response(scope, receive, sending)
         finally:
             release(scope["state"])
@@ -110,8 +116,9 @@ class RequestIds:
         """Write the lines of requests that are not written yet."""
         self._lines.flush()
 
-    def _request_id(self, scope: Scope) -> str:
-        for name, value in scope["headers"]:
+    def id_of(self, headers: Iterable[Header]) -> str:
+        """The ID of a request: the one that it brings, or a new one."""
+        for name, value in headers:
             if name == b"weir-request-id" and _SANE_ID.fullmatch(value):
                 return str(value, "ascii")
         return self.new_id()
@@ -185,7 +192,7 @@ class RequestIds:
 class _Sending:
     """Adds the headers to the answer's head; knows afterwards what was sent."""
 
-    __slots__ = ("_gateway", "_send", "_state", "_write", "bytes", "status")
+    __slots__ = ("_gateway", "_plan", "_send", "_state", "_write", "bytes", "status")
 
     def __init__(
         self,
@@ -193,7 +200,9 @@ class _Sending:
         write: Callable[[bytes], bool] | None,
         state: Mapping[str, Any],
         gateway: Gateway,
+        plan: Plan,
     ) -> None:
+        self._plan = plan
         self._send = send
         self._write = write
         self._state = state
@@ -235,13 +244,19 @@ class _Sending:
         if held is not None:
             held.note_sliced(0)
 
-    def _headers(self, headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-        given = {name for name, _ in headers}
-        headers.append((b"weir-request-id", self._state["request_id"].encode()))
-        headers += [header for header in SAFETY if header[0] not in given]
-        if self._gateway.phase is Phase.DRAINING and b"connection" not in given:
-            headers.append((b"connection", b"close"))
-        return headers
+    def _headers(self, headers: Sequence[Header]) -> list[Header]:
+        origin = self._plan.origin.exposed_to
+        if origin is not None:
+            headers = exposed(headers, origin)
+        return with_safety(headers, self._state["request_id"], is_last=self._gateway.phase is Phase.DRAINING)
+
+
+def with_safety(headers: Sequence[Header], request_id: str, *, is_last: bool) -> list[Header]:
+    """The headers of an answer, with those that every one has; after the last one the connection closes."""
+    given = {name for name, _ in headers}
+    every = [header for header in SAFETY if header[0] not in given]
+    closing = [CLOSING] if is_last and b"connection" not in given else []
+    return [*headers, (b"weir-request-id", request_id.encode()), *every, *closing]
 
 
 @lru_cache(maxsize=2)

@@ -8,7 +8,7 @@ construct that is unknown here fails when the application is made.
 """
 
 import inspect
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import (
     Annotated,
@@ -32,7 +32,7 @@ from typing_extensions import TypedDict
 from app.errors import CODES, ErrorLocation, RefusalError, step
 from app.http import media, query, strict_json
 from app.http.models import Context, NameType, RequestModel
-from app.http.requests import Request
+from app.http.requests import BodyReading, Request
 from app.http.strict_json import Number, Object
 from app.settings import Settings
 
@@ -51,6 +51,8 @@ _INLINE_BYTES_MAX: Final = 64 << 10
 _MEMBERS_BYTES: Final = 64 << 10
 _ID_BYTES: Final = 64
 _STREAM_BYTES: Final = 4 << 10
+# The argument of a body that says nothing.
+_IGNORED: Final = ""
 
 
 def request_of(request: requests.Request) -> Request:
@@ -62,7 +64,9 @@ RequestParameter = Annotated[Request, Depends(request_of)]
 
 
 class Body:
-    """A body that its own type reads when the endpoint asks for it: `Annotated[MyBody, Depends(request_of)]`.
+    """A body that its own type reads. `Annotated[What, MyBody, Depends(request_of)]`: the argument is what is
+    made of it by `reading`. `Annotated[MyBody, Depends(request_of)]`: it is of the type itself, which the
+    endpoint asks to read.
 
     `content` describes it, by media type; `models` are what that refers to. One that is not `required` may be
     left out.
@@ -74,6 +78,11 @@ class Body:
 
     def __init__(self, request: Request) -> None:
         self.request = request
+
+    @classmethod
+    def reading(cls, request: Request, arguments: Mapping[str, Any]) -> BodyReading[Any] | None:  # noqa: ARG003 - for those that say it
+        """How it is read, by the other arguments; None where the endpoint asks for it."""
+        return None
 
 
 class Binder:
@@ -138,6 +147,9 @@ class Binder:
         """Note where a parameter comes from; `text` collects the types of those that are text."""
         base, *marks = get_args(hint) if get_origin(hint) is Annotated else (hint,)
         mark = next((mark for mark in marks if isinstance(mark, params.Param | params.Depends)), None)
+        own = next(
+            (mark for mark in (base, *marks) if isinstance(mark, type) and issubclass(mark, Body)), None
+        )
         is_model = isinstance(base, type) and issubclass(base, BaseModel)
         if base is Request:
             self._request = name
@@ -145,8 +157,8 @@ class Binder:
             self._asked = name, base, base.model_construct()
         elif is_model:
             self._body = name, base, default
-        elif isinstance(base, type) and issubclass(base, Body):
-            self._own_body = name, base
+        elif own is not None:
+            self._own_body = name, own
         elif name in path_names and any(isinstance(mark, NameType) for mark in marks):
             # The middleware `Paths` has checked each segment of a path as a name.
             self._names.append(name)
@@ -175,44 +187,68 @@ class Binder:
     async def bind(self, request: Request, head: Mapping[str, Any]) -> dict[str, Any]:
         """All arguments; `head` are those that `bind_head` has found. Raises the refusal of a wrong body."""
         arguments = {**head}
+        reading = self._reading(request, arguments)
+        if reading is not None:
+            name, how = reading
+            arguments[name] = await request.read_body(how)
+        return self._complete(request, arguments)
+
+    def bind_now(self, request: Request, head: Mapping[str, Any], body: bytes) -> dict[str, Any]:
+        """The same where the body is there. Raises NeedsTaskError where reading it takes long."""
+        arguments, plan = {**head}, request.plan
+        reading = plan.reading
+        if reading is None or request.has_conditions:
+            reading = self._reading(request, arguments)
+            if not request.has_conditions:
+                # It follows from the head.
+                plan.reading = reading
+        if reading is not None:
+            name, how = reading
+            arguments[name] = request.read_now(how, body)
+        return self._complete(request, arguments)
+
+    def _reading(self, request: Request, arguments: Mapping[str, Any]) -> tuple[str, BodyReading[Any]] | None:
+        """Which argument is the body, and how it is read."""
         if self._body is not None:
             name, model, default = self._body
-            arguments[name] = await self._read(request, model, default)
+            return name, _reading(request, model, default)
         if self._bodiless:
-            await self._read(request, RequestModel)
+            return _IGNORED, _reading(request, RequestModel)
         if self._own_body is not None:
+            name, own = self._own_body
+            how = own.reading(request, arguments)
+            return None if how is None else (name, how)
+        return None
+
+    def _complete(self, request: Request, arguments: dict[str, Any]) -> dict[str, Any]:
+        if self._bodiless:
+            del arguments[_IGNORED]
+        if self._own_body is not None and self._own_body[0] not in arguments:
             name, own = self._own_body
             arguments[name] = own(request)
         if self._request is not None:
             arguments[self._request] = request
         return arguments
 
-    def bind_head(self, request: Request) -> dict[str, Any]:
+    def bind_head(
+        self, names: Mapping[str, str], text: bytes, headers: Mapping[bytes, bytes], settings: Settings
+    ) -> dict[str, Any]:
         """The arguments in path, query and headers, the same for equal heads under the same settings. Raises
         the refusal of the first part that is wrong.
         """
-        settings = request.gateway.settings
         if settings is not self._settings:
             self._settings, self._queries = settings, {}
-        text: bytes = request.scope["query_string"]
         asked = self._queries.get(text)
         given = {} if self._lenient or asked is not None else self._parse(text)
-        arguments: dict[str, Any] = {name: request.names[name] for name in self._names}
+        arguments: dict[str, Any] = {name: names[name] for name in self._names}
         if self._text is not None:
-            arguments |= self._bind_text(request, given, Context(settings, is_text=True))
+            arguments |= self._bind_text(names, headers, given, Context(settings, is_text=True))
         if self._asked is not None:
             name, model, plain_query = self._asked
             if asked is None:
                 asked = self._remember(text, bind_query(model, given, settings) if given else plain_query)
             arguments[name] = asked
         return arguments
-
-    @staticmethod
-    async def _read(request: Request, model: type[BaseModel], default: object = _EMPTY) -> object:
-        media.check_is_json(request.media_type.name, request.scope.get("method", ""))
-        settings = request.gateway.settings
-        reader = partial(read_body, model=model, default=default, settings=settings)
-        return await request.read_body(reader, _INLINE_BYTES_MAX, bytes_max=_bytes_max(settings))
 
     def _remember(self, text: bytes, asked: BaseModel) -> BaseModel:
         if len(text) <= _QUERY_BYTES_MAX:
@@ -228,15 +264,19 @@ class Binder:
         return {**given, self._repeated: repeated}
 
     def _bind_text(
-        self, request: Request, given: Mapping[str, str | Sequence[str]], context: Context
+        self,
+        names: Mapping[str, str],
+        headers: Mapping[bytes, bytes],
+        given: Mapping[str, str | Sequence[str]],
+        context: Context,
     ) -> dict[str, Any]:
-        text: dict[str, str | Sequence[str]] = {name: request.names[name] for name in self._path}
+        text: dict[str, str | Sequence[str]] = {name: names[name] for name in self._path}
         if self._query:
             for alias, value in given.items():
                 text[self._query[alias]] = value
         for header, name in self._headers:
-            if header in request.headers:
-                text[name] = request.headers[header].decode("latin-1")
+            if header in headers:
+                text[name] = headers[header].decode("latin-1")
         if not text and not self._is_any_required:
             return {}
         assert self._text is not None, "there is text to bind"
@@ -247,7 +287,14 @@ class Binder:
         return bound
 
 
-Endpoint = Callable[..., Awaitable[Any]]
+Endpoint = Callable[..., Any]
+
+
+def _reading(request: Request, model: type[BaseModel], default: object = _EMPTY) -> BodyReading[Any]:
+    media.check_is_json(request.media_type.name, request.plan.method)
+    settings = request.gateway.settings
+    reader = partial(read_body, model=model, default=default, settings=settings)
+    return BodyReading(reader, _INLINE_BYTES_MAX, bytes_max=_bytes_max(settings))
 
 
 M = TypeVar("M", bound=BaseModel)
@@ -276,7 +323,7 @@ def read_body(body: bytes, *, model: type[BaseModel], default: object, settings:
     values_max = 4 * max(settings.ids_max, settings.request_streams_max) + 1_000
     if strict_json.exceeds(body, values_max):
         raise RefusalError("body_too_large", f"the body has more than {values_max} values")
-    strict_json.expect_room(body, copies=1, strings=1, values=body.count(b","))
+    strict_json.expect_room(body, copies=2, strings=1, values=body.count(b","))
     value = _parse(body, settings.json_depth_max) if body else {}
     if value is None and default is not _EMPTY:
         # Clients that are made for Go send null for a body that is left out.

@@ -1,41 +1,36 @@
-"""Operations: routes that are bound and answered by this package, over ASGI and on the fast path.
+"""Operations: how they are authorised, run and answered, waiting or not.
 
 Knows: how an operation is authorised, run and answered, how refusals become answers, and which headers and
 refusals its options add to its description.
-Must never know: what an operation does.
+Must never know: what an operation does, sockets.
 """
 
 import inspect
 import re
 from collections.abc import Mapping, Sequence
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
-from starlette import requests, responses
-from starlette.convertors import StringConvertor, register_url_convertor
-from starlette.routing import Route
+from starlette import responses
 
 from app.auth import Access, Action, Rule
 from app.auth.rate_limiter import Meter
 from app.errors import invalid
-from app.gateway import Phase
+from app.gateway import Gateway, Phase
 from app.http import media
-from app.http.appends import Appends
+from app.http.asks import Ask, Result
 from app.http.conditional import revalidate, tag_of
 from app.http.media import JSON, MERGE_PATCH
-from app.http.middleware.paths import SLASH
 from app.http.middleware.request_id import as_refusal
 from app.http.operations.binder import Binder, Body, Endpoint
 from app.http.operations.options import Handler, Json, Options
 from app.http.operations.refusals import describe_header, problem, refusals
-from app.http.prepared import PreparedRead, Verdict
-from app.http.requests import Request
-from app.http.responses import ROUTE_STATE, NoResponse, Response, StreamingResponse, refuse
+from app.http.plan import Shared
+from app.http.requests import TICKET, Request
+from app.http.responses import NoResponse, Response, StreamingResponse, refuse
+from app.live.budgets import FREE_BYTES
 from app.live.waiting import ClientLeftError
-from app.work import Work
-from engine import EngineError
-from engine.replies import Reply
 
 _PREFER_DURABILITY: Final = "`durability=fsync`: the answer leaves when the change is on disk"
 _DURABILITY: Final = "`fsync`: it is on disk; `os`: the system has it; else `backend_durability`"
@@ -99,24 +94,16 @@ def describe_responses(rule: Rule, options: Options, binder: Binder) -> dict[int
 
 
 _PATH_NAME: Final = re.compile(r"\{(\w+)")
-_ENTRY_ID: Final = re.compile(r"/entries/\{id\}")
 # Conditions of a change. One that is not looked at would be taken for fulfilled.
 _CONDITIONS: Final = {b"if-match": "If-Match", b"if-none-match": "If-None-Match"}
 # What a patch may be: with 415 and OPTIONS (RFC 5789, 2.2 and 3.1).
 ACCEPT_PATCH: Final = (b"accept-patch", f"{MERGE_PATCH}, {JSON}".encode())
 
 
-class _EntryId(StringConvertor):
-    """`…/entries/delete` and others are paths of their own for every method: no entry has these IDs."""
-
-    regex = "(?!(?:batch|delete|ndjson|raw)$)[^/]+"
-
-
-register_url_convertor("entry", _EntryId())
-
-
-class Operation(Route):
-    """One method of one path. `rule` is what its caller has to be allowed."""
+class Operation:
+    """One method of one path. `rule` is what its caller has to be allowed. An endpoint that is no coroutine
+    needs no task: it answers, or asks the engine.
+    """
 
     def __init__(
         self, method: str, path: str, rule: Rule, endpoint: Endpoint, tag: str, options: Options
@@ -126,13 +113,13 @@ class Operation(Route):
         # In metrics and traces: never a stream's name.
         self.label = f"{method} {path}"
         self.rule = rule
-        self.fast = options.get("fast", False)
-        self.coalesced = options.get("coalesced", False)
+        self.endpoint = endpoint
+        self.is_plain = not inspect.iscoroutinefunction(endpoint)
         self.hidden = options.get("hidden", False)
         self._is_conditional = options.get("conditional", False)
         self._forms = options.get("forms", {})
         self.end = options.get("end")
-        self._is_central = options.get("central", False)
+        self.is_central = options.get("central", False)
         self._audited = options.get("audited", _audited(method, rule))
         self.offers = (JSON, *self._forms) if self._forms else options.get("offers", ())
         names, lenient = frozenset(_PATH_NAME.findall(path)), rule is Access.OPEN
@@ -146,17 +133,13 @@ class Operation(Route):
         self.status_code = options.get("status", 200)
         self._options = options
         self._tag = tag
-        super().__init__(_ENTRY_ID.sub("/entries/{id:entry}", path), self._serve, name=self.operation_id)
-        # Starlette lets GET serve HEAD, which is an operation of its own here.
-        self.methods = {method}
-        self.endpoint = endpoint
 
     def documented(self) -> APIRoute:
         """The route of FastAPI that describes it. To make all of them takes 0.1 s of processor time."""
         options, own_body = self._options, self.binder.own_body
         summary, _, description = inspect.cleandoc(self.endpoint.__doc__ or "").partition("\n\n")
         return APIRoute(
-            self.path,
+            self.template,
             self.endpoint,
             methods=[self.method],
             operation_id=self.operation_id,
@@ -172,42 +155,60 @@ class Operation(Route):
             openapi_extra=describe_extra(options, own_body),
         )
 
-    async def _serve(self, incoming: requests.Request) -> Response:
-        """Answer what Starlette's router has found it for."""
-        state = incoming.scope["state"]
-        state[ROUTE_STATE] = self.label
-        names = {name: text.replace(SLASH, "/") for name, text in incoming.path_params.items()}
-        return await self.respond(Request(state["gateway"], incoming.scope, incoming.receive, names))
+    # ---- for its plans
 
-    async def respond(self, request: Request, verdict: Verdict | None = None) -> Response:
-        """Authorise, run the operation, and turn every exception into an answer. A verdict is of a request
-        with the same head, and still holds.
+    def takes_ticket(self, query: bytes) -> bool:
+        """Whether a query like this names its caller: an EventSource has no header for a token."""
+        return self.end is not None and TICKET in query
+
+    def form(self, headers: Mapping[bytes, bytes]) -> Handler | None:
+        """What answers in the form that Accept asks for, if that is another one. Raises `invalid` for a
+        condition that is not looked at.
+        """
+        if self._forms:
+            accepted = media.accepted(headers.get(b"accept", b""), self.offers)
+            if accepted in self._forms:
+                return self._forms[accepted]
+        for condition in self._unknown_conditions:
+            if condition in headers:
+                raise invalid(_CONDITIONS[condition], "this operation has no such condition")
+        return None
+
+    def shared(
+        self, names: Mapping[str, str], headers: Mapping[bytes, bytes], query: bytes, gateway: Gateway
+    ) -> Shared | None:
+        """What requests with such a head share, if they may."""
+        share = self._options.get("shared")
+        return None if share is None or query else share(names, headers, gateway)
+
+    # ---- serving
+
+    async def respond(self, request: Request) -> Response:
+        """Authorise, run the operation, and turn every exception into an answer, waiting where that is
+        needed.
         """
         forwarded = False
         try:
-            if verdict is not None:
-                request.principal = verdict.principal
-                if verdict.is_metered:
-                    request.take_request()
+            plan = request.plan
+            if plan.principal is not None:
+                request.principal = plan.principal
+                request.take_request()
             elif self.rule is not Access.OPEN:
                 await request.authenticate(tickets=self._tickets(request))
                 request.take_request()
                 if isinstance(self.rule, Action):
                     names = request.names.get
                     request.require(self.rule, names("stream"), names("group"), names("consumer"))
+            if self.rule is not Access.OPEN:
                 # Before the body is read: a gateway that is starting or stopping takes none.
                 request.check_ready()
             forward = request.gateway.processes.forward
-            if self._is_central and forward is not None and request.gateway.phase is Phase.READY:
+            if self.is_central and forward is not None and request.gateway.phase is Phase.READY:
                 forwarded = True
                 response = cast("Response", await forward(self.label, request))
             else:
-                response = await self.handler(request, verdict)
-            # What everybody may read is made once, for all.
-            if self.rule is not Access.OPEN:
-                request.hold_answer(len(response.body))
-            if request.meter is not None:
-                response = _counted(request.meter, response)
+                response = await self.handler(request)
+            response = self._done(request, response)
         except ClientLeftError:
             request.take_back()
             response = NoResponse()
@@ -219,18 +220,57 @@ class Operation(Route):
             self._audit(request, response)
         return response
 
+    def begin(self, request: Request, body: bytes) -> Result:
+        """The same of a request of a known caller, whose body is there, up to the first wait. Raises
+        NeedsTaskError where it has to wait for anything else.
+        """
+        self.admit(request)
+        plan = request.plan
+        if plan.ask is not None and not request.has_conditions:
+            # Asked again for an equal head.
+            return cast("Ask", plan.ask)
+        found: Result = self.endpoint(**self.binder.bind_now(request, self._head(request), body))
+        if isinstance(found, Ask) and found.lasts and not body and not request.has_conditions:
+            bound = request.gateway.limits.commands.answer_bound(found.commands)
+            plan.ask = found = found._replace(bound=bound)
+        return found
+
+    def admit(self, request: Request) -> None:
+        """Let a request of a known caller in. Raises `rate_limited`, `starting`, `draining`."""
+        if self.rule is not Access.OPEN:
+            if request.gateway.limits.rates is not None:
+                request.take_request()
+            request.check_ready()
+
+    def refuse(self, request: Request, error: Exception) -> Response:
+        """The answer to what has failed."""
+        return self._end(request, self._refused(request, error))
+
+    def finish(self, request: Request, result: Response | BaseModel) -> Response:
+        """The answer that an endpoint's result is. Raises what `refuse` answers."""
+        if not isinstance(result, Response) or self._is_conditional:
+            result = self._shown(request.headers, result)
+        if request.meter is not None or len(result.body) > FREE_BYTES:
+            result = self._done(request, result)
+        if request.delivered or request.actions or self._audited:
+            return self._end(request, result)
+        return result
+
+    def _end(self, request: Request, response: Response) -> Response:
+        if request.delivered:
+            response.unsent = request.take_back
+        self._audit(request, response)
+        return response
+
+    def _done(self, request: Request, response: Response) -> Response:
+        # What everybody may read is made once, for all.
+        if self.rule is not Access.OPEN:
+            request.hold_answer(len(response.body))
+        return response if request.meter is None else _counted(request.meter, response)
+
     def _tickets(self, request: Request) -> Sequence[str]:
-        """The tickets of a request that an EventSource may send, which has no header for a token."""
+        """The tickets of a request that an EventSource may send."""
         return request.query_tickets if self.end is not None else ()
-
-    def coalesces(self, names: Mapping[str, str], headers: Mapping[bytes, bytes]) -> bool:
-        """Of an operation that coalesces requests without query or condition: whether this one may be."""
-        return headers.get(b"content-type") == b"application/json"
-
-    def appends(self, names: Mapping[str, str], headers: Mapping[bytes, bytes]) -> Appends | None:
-        """What it has in common with others, where it is not one of those that publish an entry."""
-        common = self._options.get("appends")
-        return None if common is None else common(names)
 
     async def run_for_front(self, request: Request) -> Response:
         """Run it for a front, which has authorised its caller."""
@@ -265,54 +305,32 @@ class Operation(Route):
             response.raw_headers.append(ACCEPT_PATCH)
         return response
 
-    async def handler(self, request: Request, verdict: Verdict | None = None) -> Response:
+    async def handler(self, request: Request) -> Response:
         """Bind, run, and make an answer of what comes back."""
-        if verdict is not None:
-            head = verdict.arguments
-        else:
-            if (form := self._form(request)) is not None:
-                return await form(request)
-            head = request.arguments = self.binder.bind_head(request)
-        result = await self.endpoint(**await self.binder.bind(request, head))
-        if type(result) is PreparedRead:
-            read, result = result, result.answer(*await request.run(result.commands))
-            request.prepared = read
-        return self._shown(request.headers, result)
+        form = request.plan.form or self.form(request.headers)
+        if form is not None:
+            return await form(request)
+        return await self._run(request, self._head(request))
 
-    def _form(self, request: Request) -> Handler | None:
-        """What answers in the form that Accept asks for, if that is another one. Raises `invalid` for a
-        condition that is not looked at.
-        """
-        if self._forms:
-            accepted = media.accepted(request.headers.get(b"accept", b""), self.offers)
-            if accepted in self._forms:
-                return self._forms[accepted]
-        for condition in self._unknown_conditions:
-            if condition in request.headers:
-                raise invalid(_CONDITIONS[condition], "this operation has no such condition")
-        return None
+    async def run_as_form(self, request: Request) -> Response:
+        """Answer a request of another operation in the form that Accept asks for."""
+        return await self._run(request, self._bind_head(request))
 
-    def answer_again(
-        self,
-        work: Work,
-        headers: Mapping[bytes, bytes],
-        read: PreparedRead,
-        replies: Sequence[Reply | EngineError],
-    ) -> Response:
-        """The answer to an equal request, of a caller who may read the same, from these replies. Raises what
-        the route refuses.
-        """
-        found: list[Reply] = []
-        for reply in replies:
-            if isinstance(reply, EngineError):
-                raise reply
-            found.append(reply)
-        work.note_arrived(*found)
-        response = self._shown(headers, read.answer(*found))
-        # Nothing was counted of what is refused: its route does.
-        for reply in found:
-            work.note_reply(None, reply)
-        return response if work.meter is None else _counted(work.meter, response)
+    async def _run(self, request: Request, head: Mapping[str, Any]) -> Response:
+        found = self.endpoint(**await self.binder.bind(request, head))
+        return self._shown(request.headers, await request.settle(found if self.is_plain else await found))
+
+    def _head(self, request: Request) -> Mapping[str, Any]:
+        """The arguments in the head: of the plan, unless a header that passes is one of them."""
+        arguments = request.plan.arguments
+        if arguments is not None and not request.has_conditions:
+            return arguments
+        if self._unknown_conditions:
+            self.form(request.headers)
+        return self._bind_head(request)
+
+    def _bind_head(self, request: Request) -> Mapping[str, Any]:
+        return self.binder.bind_head(request.names, request.query, request.headers, request.gateway.settings)
 
     def _shown(self, headers: Mapping[bytes, bytes], result: Response | BaseModel) -> Response:
         """What an endpoint returned, as it is answered."""
@@ -348,7 +366,8 @@ def bound(path: str, endpoint: Endpoint) -> Handler:
     binder = Binder(endpoint, frozenset(_PATH_NAME.findall(path)))
 
     async def handler(request: Request) -> Response:
-        response: Response = await endpoint(**await binder.bind(request, binder.bind_head(request)))
+        head = binder.bind_head(request.names, request.query, request.headers, request.gateway.settings)
+        response: Response = await endpoint(**await binder.bind(request, head))
         return response
 
     return handler

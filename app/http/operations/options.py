@@ -9,7 +9,8 @@ from typing import Any, TypedDict
 from pydantic import BaseModel
 
 from app.errors import RefusalError
-from app.http.appends import Appends
+from app.gateway import Gateway
+from app.http.plan import Shared
 from app.http.requests import Request
 from app.http.responses import Response
 
@@ -23,9 +24,8 @@ class Options(TypedDict, total=False):
     `model` describes the answer, `status` is its status, `also` are further statuses of the same answer.
     `refusals` are the codes of its own, beside those that every operation of its kind may answer with.
     `writes`: it changes something; it takes `Prefer: durability=fsync` and answers `Weir-Durability`.
-    `prefer`: what else Prefer may say. `fast`: it is served on the fast path too; `coalesced`:
-    what comes together is done by one command: single entries, or what `appends` says of its path.
-    `hidden`: not described.
+    `prefer`: what else Prefer may say. `shared`: what plain requests with these names and
+    headers share, whose bodies are read together. `hidden`: not described.
     `offers` are the media types of its answers where server-sent events are among them; `end` makes the
     answer to an EventSource of a refusal that will pass.
     `forms` answer instead where Accept asks for their media types, which the document leaves out.
@@ -43,9 +43,7 @@ class Options(TypedDict, total=False):
     refusals: Sequence[str]
     writes: bool
     prefer: str
-    fast: bool
-    coalesced: bool
-    appends: Callable[[Mapping[str, str]], Appends]
+    shared: Callable[[Mapping[str, str], Mapping[bytes, bytes], Gateway], Shared | None]
     hidden: bool
     offers: Sequence[str]
     end: Callable[[RefusalError], Response]

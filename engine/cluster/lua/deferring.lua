@@ -14,6 +14,11 @@ local function is_held_by(row, consumer)
   return consumer == '' or (row[2] == consumer and consumer ~= RELEASED and consumer ~= DEFERRED)
 end
 
+-- Whether it is another consumer's than this one's.
+local function is_held_by_another(row, consumer)
+  return row[2] ~= consumer and row[2] ~= RELEASED and row[2] ~= DEFERRED
+end
+
 -- Release what is due, for the next reader. Returns after how many ms the next one is, nil for none.
 local function release_due(stream, meta)
   local deferred, now = beside(meta, 'd'), clock_ms()

@@ -476,11 +476,12 @@ def group_read(
     )
 
 
-def ack(stream: str, group: str, ids: Sequence[str], delete: References | None) -> Call[int]:
-    """Acknowledge; how many were pending."""
-    body: dict[str, object] = {"ids": list(ids)}
-    if delete is not None:
-        body["delete"] = delete
+def ack(
+    stream: str, group: str, ids: Sequence[str], delete: References | None, consumer: str | None
+) -> Call[int]:
+    """Acknowledge what no other consumer holds; how many it were."""
+    given = {"ids": list(ids), "delete": delete, "consumer": consumer}
+    body = {name: value for name, value in given.items() if value is not None}
     return Call(
         "POST", f"{group_path(stream, group)}/ack", lambda answer: int(answer["acknowledged"]), body=body
     )

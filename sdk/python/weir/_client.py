@@ -33,7 +33,7 @@ from weir._calls import (
     TimedEntry,
 )
 from weir._cursors import STILL_THE_STREAM, Cursors
-from weir._features import DEAD_LETTER_CONSUMER, NACK_CONSUMER, refuses_consumer
+from weir._features import ACK_CONSUMER, DEAD_LETTER_CONSUMER, NACK_CONSUMER, refuses_consumer
 from weir._http import (
     CONNECT_S_MAX,
     Call,
@@ -582,9 +582,17 @@ class Group:
         call = _calls.group_read(self.stream, self.name, consumer, count=count, after=after)
         return self._call(call)
 
-    def ack(self, *ids: str, delete: References | None = None) -> int:
-        """Acknowledge entries, and with `delete` remove them from the stream; how many were pending."""
-        return self._call(_calls.ack(self.stream, self.name, ids, delete))
+    def ack(self, *ids: str, delete: References | None = None, consumer: str | None = None) -> int:
+        """Acknowledge entries, and with `delete` remove them from the stream; how many were pending.
+
+        Say which `consumer` has done them: what another one holds by now stays there. Gateways that do not
+        know that (up to 0.1) acknowledge whatever is pending.
+        """
+        return self._call_naming(
+            ACK_CONSUMER,
+            consumer,
+            lambda named: _calls.ack(self.stream, self.name, ids, delete, named),
+        )
 
     def nack(
         self, *ids: str, mode: NackMode = "fail", delay_ms: int = 0, consumer: str | None = None

@@ -7,7 +7,8 @@ from typing import Final
 
 from weir.errors import ApiError
 
-# What is given back, or is to be a dead letter, names the consumer who holds it.
+# What is done, is given back, or is to be a dead letter, names the consumer who holds it.
+ACK_CONSUMER: Final = "ack_consumer"
 NACK_CONSUMER: Final = "nack_consumer"
 DEAD_LETTER_CONSUMER: Final = "dead_letter_consumer"
 _MALFORMED: Final = 422

@@ -398,7 +398,7 @@ async def _settle_by_requests(
             ids, (stream, _, kind, detail, delay_ms) = [one.id for one in batch], batch[0]
             group = worker.client.group(stream, worker.group)
             if kind == "ack":
-                await group.ack(*ids, delete=cast("References | None", detail))
+                await group.ack(*ids, delete=cast("References | None", detail), consumer=worker.consumer)
             else:
                 await give_back(group, worker.consumer, ids, cast("NackMode", detail), delay_ms)
             worker.confirm(batch)

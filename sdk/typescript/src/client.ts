@@ -450,9 +450,16 @@ export class Group {
     return this.#read(consumer, { after, count }, { repeatable: true });
   }
 
-  /** Acknowledge entries, and with `remove` delete them from the stream; how many were pending. */
-  async ack(ids: readonly string[], remove?: References): Promise<number> {
-    const answer = await this.#post<"ackEntries">("/ack", { ids, delete: remove }, true, "acknowledged");
+  /**
+   * Acknowledge entries, and with `remove` delete them from the stream; how many were pending. Say which `consumer` has
+   * done them: what another one holds by now stays with that one. Gateways that do not know that acknowledge whatever is
+   * pending.
+   */
+  async ack(ids: readonly string[], remove?: References, consumer?: string): Promise<number> {
+    const body = { ids, delete: remove };
+    const answer = await this.#http.naming("ack_consumer", consumer, (named) =>
+      this.#post<"ackEntries">("/ack", { ...body, consumer: named }, true, "acknowledged"),
+    );
     return answer.acknowledged;
   }
 

@@ -7,7 +7,7 @@
 import { ApiError } from "./errors.js";
 
 /** What is given back, or is to be a dead letter, names the consumer who holds it. */
-export type Feature = "nack_consumer" | "dead_letter_consumer";
+export type Feature = "ack_consumer" | "nack_consumer" | "dead_letter_consumer";
 
 /** Whether a gateway does not know the member `consumer`. */
 export function refusesConsumer(error: unknown): boolean {

@@ -46,7 +46,7 @@ export async function settleByRequest(
   let ids = batch.map((one) => one.id);
   const [first] = batch;
   if (first?.kind === "ack") {
-    await group.ack(ids, first.detail as References | undefined);
+    await group.ack(ids, first.detail as References | undefined, consumer);
     return;
   }
   while (ids.length > 0) {

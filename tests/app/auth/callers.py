@@ -24,7 +24,6 @@ async def app_with(
     engine: Engine,
     tmp_path: Path,
     *made: tokens.CreatedToken,
-    fast_path: bool = True,
     clock: Clock | None = None,
     **set_to: Any,
 ) -> App:
@@ -33,7 +32,7 @@ async def app_with(
     settings = Settings(log_requests="none", root_token=SecretStr(ROOT), tokens_file=str(path), **set_to)
     await asyncio.to_thread(path.write_text, lines)
     policy = await asyncio.to_thread(policy_of, settings, clock)
-    app = create_app(settings, clock, fast_path=fast_path, policy=policy)
+    app = create_app(settings, clock, policy=policy)
     app.gateway.open(engine)
     return app
 

@@ -83,14 +83,13 @@ async def test_credentials_in_a_url_are_in_no_log(engine: Engine, capsys: pytest
         ("orders*", 403),
     ],
 )
-@pytest.mark.parametrize("fast_path", [True, False])
 async def test_no_writing_of_a_name_escapes_a_pattern(
-    engine: Engine, tmp_path: Path, segment: str, status: int, *, fast_path: bool
+    engine: Engine, tmp_path: Path, segment: str, status: int
 ) -> None:
     for name in ("orders.eu", "private"):
         await reply_to(engine, EnsureStream(stream=name))
     token = made("read:orders.*")
-    app = await app_with(engine, tmp_path, token, fast_path=fast_path)
+    app = await app_with(engine, tmp_path, token)
     async with client(app, token.text) as http:
         assert (await http.get(f"/v1/streams/{segment}/entries")).status_code == status
 
@@ -228,7 +227,7 @@ async def test_a_token_that_is_no_ascii_is_refused(text: str) -> None:
 
 async def test_a_foreign_page_opens_no_socket_whatever_it_shows(engine: Engine, tmp_path: Path) -> None:
     """A cross-site handshake is refused before its token or its ticket is looked at."""
-    app = await app_with(engine, tmp_path, fast_path=False)
+    app = await app_with(engine, tmp_path)
     for origin, accepted in ((None, True), (b"http://localhost", True), (b"https://evil.example", False)):
         serving, sent = connect(app, "websocket", "/v1/ws", ROOT, lambda: None, origin=origin)
         task = asyncio.ensure_future(serving)
@@ -241,16 +240,13 @@ async def test_a_foreign_page_opens_no_socket_whatever_it_shows(engine: Engine, 
         await asyncio.gather(task, return_exceptions=True)
 
 
-@pytest.mark.parametrize("fast_path", [True, False])
 @pytest.mark.parametrize("limit", [1, 2, 3, 100])
-async def test_a_list_of_streams_names_no_hidden_one(
-    engine: Engine, tmp_path: Path, limit: int, *, fast_path: bool
-) -> None:
+async def test_a_list_of_streams_names_no_hidden_one(engine: Engine, tmp_path: Path, limit: int) -> None:
     """Not as `next` either, which says where the next page begins."""
     for name in ("a-secret", "b-secret", "orders.1", "orders.2", "p-secret", "orders.3", "z-secret"):
         await reply_to(engine, EnsureStream(stream=name))
     token = made("read:orders.*")
-    app = await app_with(engine, tmp_path, token, fast_path=fast_path)
+    app = await app_with(engine, tmp_path, token)
     pages: list[list[str]] = []
     after: str | None = ""
     async with client(app, token.text) as http:
@@ -268,15 +264,14 @@ async def test_a_list_of_streams_names_no_hidden_one(
     assert hidden.json() == {"streams": [], "next": None}
 
 
-@pytest.mark.parametrize("fast_path", [True, False])
 @pytest.mark.parametrize("how", ["keep", "delete", "acked"])
 async def test_a_worker_that_may_not_delete_does_not_by_acknowledging(
-    engine: Engine, tmp_path: Path, how: str, *, fast_path: bool
+    engine: Engine, tmp_path: Path, how: str
 ) -> None:
     """The entry may be another group's work still."""
     await reply_to(engine, EnsureStream(stream="s"))
     worker, deleter = made("consume:s"), made("consume,write:s")
-    app = await app_with(engine, tmp_path, worker, deleter, fast_path=fast_path)
+    app = await app_with(engine, tmp_path, worker, deleter)
     path = "/v1/streams/s/groups/g"
     async with client(app, ROOT) as http:
         await http.post("/v1/streams/s/entries", json={"id": "1-0", "fields": {"k": "v"}})

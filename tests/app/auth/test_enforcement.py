@@ -73,9 +73,8 @@ def needed(route: Operation) -> Action | None:
     return route.rule if isinstance(route.rule, Action) else NEEDED[route.operation_id]
 
 
-@pytest.mark.parametrize("fast_path", [True, False])
 async def test_every_route_allows_what_the_grant_says_and_nothing_else(
-    engine: Engine, tmp_path: Path, *, fast_path: bool
+    engine: Engine, tmp_path: Path
 ) -> None:
     """Route × action × stream; 403 is a problem with WWW-Authenticate. A grant for all is asked where a
     route is about no stream.
@@ -83,7 +82,7 @@ async def test_every_route_allows_what_the_grant_says_and_nothing_else(
     made_tokens = {
         (action, stream): made(f"{action}:{stream}") for action in Action for stream in ("s", "other", "*")
     }
-    app = await app_with(engine, tmp_path, *made_tokens.values(), fast_path=fast_path)
+    app = await app_with(engine, tmp_path, *made_tokens.values())
     # What destroys the stream or the group goes last, over all tokens.
     for route in sorted(GUARDED, key=lambda route: route.method == "DELETE"):
         is_of_stream = "{stream}" in route.template or '"s"' in BODIES.get(route.operation_id, "")
@@ -106,12 +105,9 @@ async def test_every_route_allows_what_the_grant_says_and_nothing_else(
                 assert answer.headers["content-type"] == "application/problem+json"
 
 
-@pytest.mark.parametrize("fast_path", [True, False])
-async def test_every_route_refuses_callers_without_a_token(
-    engine: Engine, tmp_path: Path, *, fast_path: bool
-) -> None:
+async def test_every_route_refuses_callers_without_a_token(engine: Engine, tmp_path: Path) -> None:
     """401, also where the request is wrong in other ways."""
-    app = await app_with(engine, tmp_path, fast_path=fast_path)
+    app = await app_with(engine, tmp_path)
     for token in (None, "wrong", made("*:*").text):
         async with client(app, token) as http:
             for route in GUARDED:

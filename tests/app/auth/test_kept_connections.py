@@ -1,6 +1,6 @@
 """Connections that stay open while tokens come and go: what one has been allowed is asked again in time.
 
-Each sends the same head again and again, which the fast path takes.
+Each sends the same head again and again, whose plan is kept.
 """
 
 import http.client
@@ -15,7 +15,7 @@ import pytest
 from tests.server import Server
 
 ROOT: Final = "root-token-of-at-least-24-characters"
-# Without blanks, as the fast path takes it together with those of other connections.
+# Without blanks, as it is stored together with those of other connections.
 ENTRY: Final = '{"fields":{"a":"1"}}'
 
 

@@ -24,7 +24,7 @@ from tests.engine.asking import reply_to
 
 _DOORS: Final[dict[str, Any]] = {door.name: door for door in DOORS}
 DOORS_OF_CALLERS: Final = (
-    *("fast path", "asgi", "durable", "command", "pipeline", "multi-exec"),
+    *("http", "asgi", "durable", "command", "pipeline", "multi-exec"),
     *("sse", "websocket", "auth frame", "RESP"),
 )
 _IDS: Final = count()

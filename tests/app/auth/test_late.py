@@ -37,12 +37,11 @@ def forget(app: App) -> None:
     app.gateway.access.sessions.revoke(policy.is_revoked)
 
 
-@pytest.mark.parametrize("fast_path", [True, False])
 async def test_a_body_that_comes_after_its_token_was_revoked_changes_nothing(
-    engine: Engine, tmp_path: Path, *, fast_path: bool
+    engine: Engine, tmp_path: Path
 ) -> None:
     token = made("read,write,consume:s")
-    app = await app_with(engine, tmp_path, token, fast_path=fast_path)
+    app = await app_with(engine, tmp_path, token)
 
     async def slow(*, revoking: bool) -> AsyncIterator[bytes]:
         yield b'{"fields"'
@@ -128,7 +127,7 @@ async def test_what_is_opened_while_its_token_is_revoked_ends_at_once(
 ) -> None:
     """Its authentication was before the revocation, its registration after it."""
     token = made("read:s")
-    app = await app_with(engine, tmp_path, token, fast_path=False)
+    app = await app_with(engine, tmp_path, token)
     serving, sent = connect(app, kind, path, token.text, lambda: forget(app))
     task = asyncio.ensure_future(serving)
     for _ in range(5):

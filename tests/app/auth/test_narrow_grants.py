@@ -148,7 +148,7 @@ async def test_nothing_is_done_to_a_whole_stream(bench: Bench, door: Door) -> No
 # ---- the same by REST
 
 BODIES: Final[dict[str, dict[str, Any]]] = {
-    "ackEntries": {"ids": ["1-0"]},
+    "ackEntries": {"ids": ["1-0"], "consumer": "{consumer}"},
     "nackEntries": {"ids": ["1-0"], "mode": "fail", "consumer": "{consumer}"},
     "deadLetterEntries": {"ids": ["1-0"], "consumer": "{consumer}"},
     "extendEntries": {"ids": ["1-0"], "consumer": "{consumer}"},

@@ -51,14 +51,11 @@ MAKING: Final[dict[str, tuple[str, str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("fast_path", [True, False])
 @pytest.mark.parametrize("what", MAKING)
-async def test_one_stream_too_many_is_507(
-    what: str, engine: Engine, tmp_path: Path, *, fast_path: bool
-) -> None:
+async def test_one_stream_too_many_is_507(what: str, engine: Engine, tmp_path: Path) -> None:
     """Nothing was changed then; what is there is written to, read and deleted."""
     made, (method, path, body) = held(streams_max=1), MAKING[what]
-    app = await app_with(engine, tmp_path, made, fast_path=fast_path)
+    app = await app_with(engine, tmp_path, made)
     async with client(app, made.text) as http, client(app, ROOT) as root:
         first = await http.post("/v1/streams/a.1/entries", json=ENTRY)
         assert first.status_code == 201
@@ -107,7 +104,7 @@ async def test_each_quota_of_a_token_holds_for_all_of_its_grants(engine: Engine,
         assert (await http.post("/v1/streams/other/entries", json=ENTRY)).status_code == 201
 
 
-def test_sockets_and_the_fast_path_of_a_server(tmp_path: Path) -> None:
+def test_sockets_and_kept_plans_of_a_server(tmp_path: Path) -> None:
     """Also after a restart of the gateway."""
     made = held(streams_max=1)
     path = tmp_path / "tokens.toml"
@@ -119,7 +116,7 @@ def test_sockets_and_the_fast_path_of_a_server(tmp_path: Path) -> None:
             Server(tmp_path / "data", *options) as server,
             httpx.Client(base_url=f"http://127.0.0.1:{server.port}", headers=headers) as http,
         ):
-            # Twice: the second time the token is known, and the request takes the fast path.
+            # Twice: the second time the token is known, and the plan of the request is kept.
             for _ in range(2):
                 answer = http.post(f"/v1/streams/{stream}/entries", json=ENTRY)
                 assert answer.status_code == status, answer.text

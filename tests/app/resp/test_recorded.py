@@ -74,7 +74,7 @@ async def test_every_recorded_reply_is_given_by_the_command_api(
 ) -> None:
     """The same sequences as pipelines over HTTP."""
     port: TestedPort = await open_port(clock=HandClock(1_700_000_000_000))
-    app = App(port.gateway, fast_path=True)
+    app = App(port.gateway)
     async with calling(app) as http:
         for steps in sequences(name, part):
             commands = [*SETUP, *([str(word) for word in step["cmd"]] for step in steps)]

@@ -4,10 +4,9 @@ from collections.abc import MutableMapping
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from app.auth import Grant, Principal, TokenPolicy, tokens
 from app.gateway import Gateway
+from app.http.plan import Plan
 from app.http.requests import Request
 from app.live.leases import ConsumerKey, ConsumerLeases
 from app.settings import Settings
@@ -33,7 +32,9 @@ async def test_callers_without_a_prefix_share_one_engine(engine: Engine) -> None
     """Nothing is renamed; a request that is recognised as a tenant's has another one from then on."""
     gateway = Gateway(Settings(log_requests="none"), SystemClock())
     gateway.open(engine)
-    request = Request(gateway, {"headers": ()}, nothing, {})
+    request = Request(
+        gateway, {"headers": (), "state": {"request_id": "r"}}, nothing, Plan("GET", b"/", b"", {})
+    )
     request.check_ready()
     plain = gateway.tenant("")
     assert request.engine is plain.engine
@@ -102,13 +103,10 @@ async def test_tokens_have_one_prefix(engine: Engine, tmp_path: Path) -> None:
         assert (answer.status_code, "same prefix" in answer.json()["detail"]) == (422, True)
 
 
-@pytest.mark.parametrize("fast_path", [True, False])
-async def test_a_tenant_passes_on_its_own_streams_alone(
-    engine: Engine, tmp_path: Path, *, fast_path: bool
-) -> None:
+async def test_a_tenant_passes_on_its_own_streams_alone(engine: Engine, tmp_path: Path) -> None:
     """Under its prefix, which operators see, however it asks; and sees no token of another tenant."""
     issuer = made("acme.", "read", "write", "issue")
-    app = await app_with(engine, tmp_path, issuer, fast_path=fast_path)
+    app = await app_with(engine, tmp_path, issuer)
     async with client(app, issuer.text) as http, client(app, ROOT) as root:
         ids = []
         for prefix, real in ((None, "acme."), ("eu.", "acme.eu."), ("acme.", "acme.acme.")):

@@ -247,10 +247,10 @@ def principal(prefix: str | None) -> Principal:
     return Principal("tester", [Grant.from_value({"actions": ["*"], "streams": "*", "prefix": prefix})])
 
 
-async def gateway(stack: AsyncExitStack, prefix: str | None, *, fast_path: bool = True) -> App:
+async def gateway(stack: AsyncExitStack, prefix: str | None) -> App:
     clock = HandClock()
     settings = Settings(log_requests="none", buffer_bytes_max=256 << 20)
-    app = create_app(settings, clock, fast_path=fast_path, policy=FixedPolicy(principal(prefix)))
+    app = create_app(settings, clock, policy=FixedPolicy(principal(prefix)))
     engine = Engine.open(None, clock=clock)
     await engine.start()
     stack.push_async_callback(engine.close)

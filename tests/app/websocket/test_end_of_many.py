@@ -4,8 +4,8 @@ import asyncio
 import json
 from typing import Final
 
-from tests.app.fast_requests import ENTRIES, ENTRY, JSON, post, request
-from tests.app.lane_sides import Side, opened
+from tests.app.both_servers import Side, opened
+from tests.app.http_requests import ENTRIES, ENTRY, JSON, post, request
 from tests.app.sockets import masked
 from tests.engine.clocks import settle
 
@@ -29,7 +29,7 @@ async def follow(side: Side) -> asyncio.StreamReader:
 async def test_a_thousand_sockets_end_with_the_stream() -> None:
     """No time passes: the clock of the loop stands still."""
     async with opened(sockets_max=2 * SOCKETS, per_principal_max=SOCKETS) as sides:
-        side = sides.fast
+        side = sides.ours
         side.change_token(actions=["read", "write", "close"])
         bearer = f"Authorization: Bearer {side.token.text}"
         assert (await side.ask(post(ENTRIES, ENTRY, JSON, bearer)))[9:12] == b"201"

@@ -125,8 +125,8 @@ export interface components {
         };
         /**
          * AckFrame
-         * @description Acknowledge entries. `delete` also deletes them from the stream (XACKDEL), up to
-         *         `hello.limits.lookups_max` in a frame.
+         * @description Acknowledge entries, but for those that another consumer holds by now. `delete` also deletes them from
+         *         the stream (XACKDEL), up to `hello.limits.lookups_max` in a frame.
          */
         readonly AckFrame: {
             /** @enum {unknown} */
@@ -407,7 +407,7 @@ export interface components {
             };
             readonly acknowledged?: number;
             readonly released?: number;
-            /** @description pending, and not given back: others hold them, or no consumer does */
+            /** @description pending, and left: others hold them, or with `nack` no consumer does */
             readonly not_held?: readonly string[];
             readonly expires_at?: string | null;
             /** @description of a command */

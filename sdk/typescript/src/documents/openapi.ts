@@ -1125,20 +1125,21 @@ export interface components {
                 readonly [key: string]: string;
             };
         };
-        /** @description How many were pending, and the result for each: acknowledged, deleted, kept or absent. */
+        /** @description How many were pending, and the result for each. `not_held`: another one than `consumer` holds it. */
         readonly Acknowledged: {
             /** Format: int64 */
             readonly acknowledged: number;
             readonly results: {
-                readonly [key: string]: "acknowledged" | "deleted" | "kept" | "absent";
+                readonly [key: string]: "acknowledged" | "deleted" | "kept" | "not_held" | "absent";
             };
         };
         /**
          * @description Entries that are done. With `delete` they are deleted too, their references kept, deleted or
-         *     awaited.
+         *     awaited. With `consumer`, which a worker names, what another one holds by now stays as it is.
          */
         readonly Acknowledgement: {
             readonly ids: readonly string[];
+            readonly consumer?: string | null;
             /** @description with it `ids` are at most 500 */
             readonly delete?: ("keep" | "delete" | "acked") | null;
         };
@@ -2545,7 +2546,8 @@ export interface components {
         /**
          * @description The same; and `missing`: what clients cannot have of this backend; empty for Weir's own log. Left out
          *     while the gateway is not ready. And `features`: members of requests that older gateways refuse.
-         *     `nack_consumer`: `consumer` of `nackEntries`, `dead_letter_consumer` of `deadLetterEntries`.
+         *     `ack_consumer`: `consumer` of `ackEntries`, `nack_consumer` of `nackEntries`, `dead_letter_consumer` of
+         *     `deadLetterEntries`.
          */
         readonly Version: {
             readonly name: string;

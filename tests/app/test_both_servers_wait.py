@@ -1,4 +1,4 @@
-"""What waits for the disk, for entries or for a stop ends alike on the fast path and beside it."""
+"""What waits for the disk, for entries or for a stop ends alike in our server and in any ASGI server."""
 
 import errno
 import json
@@ -7,13 +7,13 @@ import time
 import pytest
 
 from engine.storage.memory import MemoryStorage
-from tests.app.fast_requests import ENTRIES, GROUP, LIMITS, PLAIN, READ, UNUSUAL, post
+from tests.app.http_requests import ENTRIES, GROUP, LIMITS, PLAIN, READ, UNUSUAL, post
 from tests.app.pair import Pair, plain
 from tests.app.slow_disk import SlowDisk
 from tests.waiting import until
 
 
-def test_a_draining_gateway_refuses_on_both_ways() -> None:
+def test_a_draining_gateway_refuses_by_both() -> None:
     """With 503, and the connection closed."""
     with Pair(LIMITS) as pair:
         pair.fast.drain()
@@ -26,7 +26,7 @@ def test_a_draining_gateway_refuses_on_both_ways() -> None:
 
 
 @pytest.mark.parametrize(("operation", "code"), [("sync", errno.ENOSPC), ("append", errno.EIO)])
-def test_a_failed_log_is_told_on_both_ways(operation: str, code: int) -> None:
+def test_a_failed_log_is_told_by_both(operation: str, code: int) -> None:
     """To who was waiting for it, alone or together with others, and to who comes later, readers too."""
     storages = (MemoryStorage(), MemoryStorage())
     with Pair(LIMITS, always=True, storages=storages) as pair:
@@ -98,7 +98,7 @@ def test_who_sends_ahead_of_a_slow_disk_is_not_listened_to_for_ever() -> None:
 
 
 def _leave_waiting(pair: Pair) -> None:
-    """Begin a group's read that waits, on both ways, and hang up."""
+    """Begin a group's read that waits, at both, and hang up."""
     pair.both(post("/v1/streams/s/groups", b'{"name":"g","start":"$","mkstream":true}'))
     for served in (pair.fast, pair.full):
         line = served.connect()
@@ -111,7 +111,7 @@ def _leave_waiting(pair: Pair) -> None:
 
 
 def test_who_leaves_while_a_group_read_waits_takes_nothing() -> None:
-    """On both ways: what comes next is for others, as if never delivered, and the counts are the same."""
+    """By both: what comes next is for others, as if never delivered, and the counts are the same."""
     with Pair(LIMITS) as pair:
         _leave_waiting(pair)
         pair.both(PLAIN["entry"])
@@ -138,7 +138,7 @@ _UNSENT = {
 
 @pytest.mark.parametrize("name", [*_UNSENT])
 def test_what_waits_for_the_disk_when_its_client_leaves_is_undone(name: str) -> None:
-    """On both ways, whatever has read it: others get it as if nobody had."""
+    """By both, whatever has read it: others get it as if nobody had."""
     storages = (SlowDisk(), SlowDisk())
     with Pair(LIMITS, always=True, storages=storages) as pair:
         pair.both(post("/v1/streams/s/groups", b'{"name":"g","start":"0","mkstream":true}'))
@@ -160,7 +160,7 @@ def test_what_waits_for_the_disk_when_its_client_leaves_is_undone(name: str) -> 
 
 
 def test_a_group_read_that_waits_is_given_what_comes() -> None:
-    """On both ways, and what its client has sent ahead is answered behind that."""
+    """By both, and what its client has sent ahead is answered behind that."""
     with Pair(LIMITS) as pair:
         pair.both(post("/v1/streams/s/groups", b'{"name":"g","start":"$","mkstream":true}'))
         waiting = [one.connect() for one in (pair.fast, pair.full)]
@@ -175,7 +175,7 @@ def test_a_group_read_that_waits_is_given_what_comes() -> None:
 
 
 def test_a_drain_ends_a_group_read_that_waits() -> None:
-    """On both ways with 503, and its connection."""
+    """By both with 503, and its connection."""
     with Pair(LIMITS) as pair:
         pair.both(post("/v1/streams/s/groups", b'{"name":"g","start":"$","mkstream":true}'))
         waiting = [one.connect() for one in (pair.fast, pair.full)]

@@ -1,6 +1,7 @@
-"""The lanes as ways in: three over HTTP, and one for Redis clients. What they do is asked for no more.
+"""Requests that join others of their kind as ways in: their heads were seen, and they are one command.
 
-Knows: how a lane is opened, and that the next entry takes it. Must never know: what is checked.
+Knows: how a head comes to be kept, and that the next entry is served by its plan. Must never know: what is
+checked.
 """
 
 import asyncio
@@ -11,8 +12,7 @@ from typing import Any, Final
 from engine import ids
 from engine.commands import Cursor, XAdd, XReadGroup
 from engine.entries import body
-from tests.app.fast_requests import post
-from tests.app.resp.conftest import Wire
+from tests.app.http_requests import post
 from tests.app.ten_doors import LATE_S, LONG, Bench, Door, Durable
 from tests.engine.asking import reply_to
 
@@ -23,11 +23,11 @@ _PENDING: Final = 500
 _ID_BYTES: Final = len('"9000000000000-0"')
 
 
-class LaneDoor(Door):
-    """A lane to `orders`. It does one thing: to read a stream is to publish into it, or to acknowledge."""
+class JoiningDoor(Door):
+    """Requests for `orders`. They do one thing: to read a stream is to publish into it, or to acknowledge."""
 
     def opened(self, bench: Bench) -> AbstractAsyncContextManager[Any]:
-        """A connection whose next entry takes the lane."""
+        """A connection on which the head of the next entry is known."""
         raise NotImplementedError
 
     async def add(self, wire: Any, stream: str, value: str) -> str:
@@ -47,7 +47,7 @@ class LaneDoor(Door):
             before, _ = bench.taken()
             for _ in range(times):
                 await self.add(wire, "orders", _SHORT)
-            # Not those that have opened it.
+            # Not those behind which the head is known.
             assert bench.taken()[0] == before + times
 
     async def stay(self, bench: Bench, staying: Callable[[], None]) -> str:
@@ -59,7 +59,7 @@ class LaneDoor(Door):
             return await self.add(wire, "orders", _SHORT)
 
 
-class HttpLane(LaneDoor):
+class JoiningPublish(JoiningDoor):
     """POST on one connection."""
 
     @asynccontextmanager
@@ -70,7 +70,8 @@ class HttpLane(LaneDoor):
             # A host and a head are known only behind the first requests with them.
             for _ in range(3):
                 await self.add((reader, writer), "orders", _SHORT)
-            assert bench.connection(writer.get_extra_info("sockname")).lane is not None
+            heads = bench.connection(writer.get_extra_info("sockname"))._heads  # noqa: SLF001
+            assert heads.find(self.asked("orders", _SHORT), 0) is not None
             yield reader, writer
         finally:
             writer.close()
@@ -92,7 +93,7 @@ class HttpLane(LaneDoor):
         return f"{head[9:12].decode()} {body.decode()}"
 
 
-class AppendLane(HttpLane):
+class JoiningAppend(JoiningPublish):
     """POST to a stream of Durable Streams, on one connection."""
 
     async def prepare(self, bench: Bench) -> None:
@@ -104,7 +105,7 @@ class AppendLane(HttpLane):
         return post(f"/v1/stream/{stream}", b'"%b"' % value.encode())
 
 
-class AckLane(HttpLane):
+class JoiningAck(JoiningPublish):
     """POST of IDs to acknowledge, on one connection."""
 
     def __init__(self, name: str, label: Any, status: int) -> None:
@@ -124,39 +125,8 @@ class AckLane(HttpLane):
         return post(f"/v1/streams/{stream}/groups/g/ack", b'{"ids":[%b]}' % named)
 
 
-class RedisLane(LaneDoor):
-    """XADD on one connection."""
-
-    @asynccontextmanager
-    async def opened(self, bench: Bench) -> AsyncIterator[Any]:
-        wire = await bench.wire()
-        try:
-            # A token's end ends the connection.
-            await wire.call("AUTH", "default", "secret")
-            await self.add(wire, "orders", _SHORT)
-            (connection,) = bench.resp.port.connections.values()
-            assert connection._lane is not None  # type: ignore[attr-defined] # noqa: SLF001
-            yield wire
-        finally:
-            wire.close()
-
-    async def add(self, wire: Wire, stream: str, value: str) -> str:
-        try:
-            return str(await wire.call("XADD", stream, "*", "f", value))
-        except (asyncio.IncompleteReadError, ConnectionError):
-            return "closed"
-
-    def lines(self, bench: Bench) -> list[bytes]:
-        return bench.resp.port.log.lines._lines  # noqa: SLF001
-
-    def stop(self, bench: Bench) -> None:
-        super().stop(bench)
-        bench.resp.port.drain()
-
-
-LANES: Final[tuple[Door, ...]] = (
-    HttpLane("lane", "rest", 201),
-    AppendLane("append lane", "rest", 204),
-    AckLane("ack lane", "rest", 200),
-    RedisLane("RESP lane", "resp"),
+JOINING_DOORS: Final[tuple[Door, ...]] = (
+    JoiningPublish("publishing together", "rest", 201),
+    JoiningAppend("appending together", "rest", 204),
+    JoiningAck("acknowledging together", "rest", 200),
 )

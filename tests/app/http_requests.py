@@ -1,4 +1,4 @@
-"""Requests that the fast path answers, and those that it leaves to the application, as bytes.
+"""Requests whose plans may be kept, and those of which something is unusual, as bytes.
 
 Knows: a stream `s` with a group `g`, and a stream `big`. Must never know: what the answers should be.
 """

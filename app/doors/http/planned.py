@@ -1,0 +1,485 @@
+"""A connection to the gateway: requests whose heads were seen before are served where their bytes arrive.
+
+Knows: when a connection is between two requests, how an answer becomes one write, who the caller is, and that
+a request of a caller with many connections begins in its connection's turn.
+Must never know: what an operation does. It knows no operation by name.
+
+    bytes ─► head seen before, all of it here, in turn? ─ yes ─► Plan ─► `Exchange` ─► one write
+                └► no: the parser ─► Plan ─► the same operation, in a task; the head is kept
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, MutableMapping
+from functools import partial
+from typing import Any, Final
+
+from app.auth import UNAUTHENTICATED
+from app.auth.rate_limiter import address_key, caller_of
+from app.doors.http.answer_heads import CLOSE, header_lines
+from app.doors.http.exchange import Exchange
+from app.doors.http.heads import Seen
+from app.doors.http.http_connection import HttpConnection
+from app.doors.http.request_parser import RequestHead
+from app.doors.http.service import HttpService
+from app.doors.http.serving import GOODBYE, Serving, whole
+from app.gateway import Phase
+from app.http.client_address import FORWARDED_FOR, Client, client_address
+from app.http.middleware import codings
+from app.http.middleware.origins import exposed
+from app.http.operations.plans import PLAN_STATE
+from app.http.plan import Coding, Plan
+from app.http.responses import OUTPUT_STATE, WAITED_STATE, NoResponse, Response, Scope
+from app.live.budgets import FREE_BYTES, Reservation
+from app.live.fair_queue import TASK_COST, ConnectionTurn
+
+# Bytes that one client may send ahead of its answers before reading is paused.
+_AHEAD_BYTES_MAX: Final = 64 << 10
+# Requests that are served on one connection before others have their turn.
+_AT_ONCE_MAX: Final = 16
+# Large bodies are not copied behind their heads.
+_JOINED_BYTES_MAX: Final = 16 << 10
+_CREATED: Final = 201
+# To find a member in its class takes Python 3.11 a third of a microsecond.
+_DRAINING: Final = Phase.DRAINING
+
+
+class PlannedConnection(HttpConnection):
+    """One connection of the gateway's application."""
+
+    def __init__(self, service: HttpService, serving: Serving) -> None:
+        super().__init__(service)
+        self.serving = serving
+        self._heads = serving.heads
+        # Bytes not looked at yet: behind a request that waits for its answer, behind many in a row, or of a
+        # request of which `_missing_bytes` are still to come.
+        self._held: list[bytes] = []
+        self._held_bytes = 0
+        self._missing_bytes = 0
+        self._awaits_body = False
+        # Whether it goes on with them by itself, soon or in its turn.
+        self._catching_up = False
+        # Begins what the parser has read, once it is the connection's turn.
+        self._due: Callable[[], None] | None = None
+        self.answering: Exchange | None = None
+        # The head that the parser reads next, how it has read it, and its plan if it has one.
+        self._unseen: bytes | None = None
+        self._head_read: tuple[RequestHead | None, bytes | None] = (None, None)
+        self._known: Plan | None = None
+        # The plan of the request before, whose caller's turn it is.
+        self._plan: Plan | None = None
+        self._caller = ""
+        # Nothing is under way or waits, and the next bytes begin a request.
+        self._is_clear = False
+        # Both pools; and for whom what is not taken of the last answer is counted, if it is long.
+        self.budgets = serving.gateway.limits.budgets
+        self._payer: Client | None = None
+        self.is_leaving = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self.state = {**self.state, **self.serving.state}
+        if self.client_certificate is not None:
+            self._heads = self.serving.new_heads(self.state)
+        address, requests = client_address({"client": self.client}), self.serving.gateway.limits.requests
+        self.turn = ConnectionTurn(requests, address_key(address), self._take_turn)
+
+    @property
+    def tasks(self) -> set[asyncio.Task[None]]:
+        """Those that a stopping server waits for."""
+        return self.service.tasks
+
+    async def receive(self) -> MutableMapping[str, Any]:
+        """Wait until the client has left: its whole request has arrived."""
+        gone: asyncio.Future[None] = self.loop.create_future()
+        stop = self.departure.follow(lambda: None if gone.done() else gone.set_result(None))
+        try:
+            await gone
+        finally:
+            stop()
+        return {"type": "http.disconnect"}
+
+    def data_received(self, data: bytes) -> None:
+        is_clear, self._is_clear = self._is_clear, False
+        try:
+            if is_clear and self._take(data):
+                return
+            if self._held or self.answering is not None:
+                self._hold(data)
+                if self.answering is not None or self._catching_up or self._missing_bytes > 0:
+                    return
+                data = self._release()
+            rest = self._serve(data)
+        except Exception as error:  # noqa: BLE001 - the transport would cut the connection, and say nothing
+            rest = self._rest_behind(error, data)
+        try:
+            if rest:
+                self._parse_rest(rest)
+        except Exception as error:  # noqa: BLE001 - as above
+            self.fail(error)
+
+    def _take(self, data: bytes) -> bool:
+        """Serve one whole request of the caller of the one before, with nothing else under way or waiting; as
+        most come. False, with nothing done, where there is more to look at.
+        """
+        seen = self._heads.find(data, 0)
+        if seen is None or seen.end != len(data) or seen.plan is not self._plan or self.turn.is_crowded:
+            return False
+        plan = seen.plan
+        if plan.operation.is_plain and plan.form is None and seen.end - seen.body_at <= FREE_BYTES:
+            self.idle_since = None
+            exchange = self.answering = Exchange(self, seen, plan.operation, data)
+            if exchange.begin():
+                return True
+            self.answering = None
+        return False
+
+    def _parse_rest(self, data: bytes) -> None:
+        if self.is_between_requests:
+            self._unseen = self._heads.whole_of(data)
+        super().data_received(data)
+
+    def _rest_behind(self, error: Exception, data: bytes) -> bytes:
+        """What is left for the parser where a request has met an error of the gateway: all of it, unless
+        the request has begun, and may have been done.
+        """
+        if self.answering is None:
+            self.service.faults.note("http", error)
+            return data
+        self.fail(error)
+        return b""
+
+    def _serve(self, data: bytes) -> bytes:
+        """Serve requests whose heads were seen before. Returns the bytes that are for the parser."""
+        at = 0
+        try:
+            for number in range(_AT_ONCE_MAX):
+                if number and (at == len(data) or not self.serving.gateway.limits.cycle.has_time()):
+                    break
+                end = self._serve_one(data, at)
+                if end is None:
+                    return b""
+                if end == at:
+                    return data[at:]
+                at = end
+                if self.answering is not None:
+                    break
+        except Exception as error:  # noqa: BLE001 - as above
+            return self._rest_behind(error, data[at:])
+        if at < len(data):
+            self._hold(data[at:])
+            if self.answering is None:
+                self._catch_up_soon()
+        return b""
+
+    def _serve_one(self, data: bytes, at: int) -> int | None:
+        """Serve the request that begins there. Returns where the next one does; the same place, where it is
+        for the parser; None where it waits, with all that is behind it.
+        """
+        seen = self._heads.find(data, at) if at < len(data) and self.is_between_requests else None
+        # Before a long body is there, the parser's way holds memory for it.
+        if seen is None or seen.end - seen.body_at > FREE_BYTES:
+            return at
+        end = at + seen.end
+        if end > len(data):
+            self._await_body(data[at:], end - len(data))
+            return None
+        if seen.plan is not self._plan:
+            self._find_caller(seen.plan)
+        if not self.may_go_on(data[at:]):
+            return None
+        return end if self._begin(seen, data[at:end]) else at
+
+    def _find_caller(self, plan: Plan) -> None:
+        """Take turns with the connections of the request's caller."""
+        self._plan = plan
+        address = client_address({"client": self.client_of(plan)})
+        self._caller = caller_of(plan.principal or UNAUTHENTICATED, address)
+        self.turn.pass_to(self._caller)
+
+    def caller_of(self, plan: Plan) -> str:
+        """Whose requests with this plan are."""
+        if plan is not self._plan:
+            self._find_caller(plan)
+        return self._caller
+
+    def may_go_on(self, data: bytes) -> bool:
+        """Whether this may be served now. Otherwise it waits for the connection's turn."""
+        if self.turn.may_go_on():
+            return True
+        self.request_taken()
+        self._catching_up = True
+        self._hold(data)
+        return False
+
+    def begin_request(self, head: RequestHead) -> None:
+        self._unseen, whole = None, self._unseen
+        self._head_read = head, whole
+        super().begin_request(head)
+
+    def begin_scope(self, scope: Scope) -> None:
+        """Put the plan of a request that the parser has read into its scope; keep the head."""
+        (head, whole), self._head_read = self._head_read, (None, None)
+        known, self._known = self._known, None
+        plan = known or self.serving.plans.make(scope)
+        scope["state"][PLAN_STATE] = plan
+        if whole is not None and head is not None and known is None:
+            self._heads.keep(whole, head, plan)
+
+    def begin_parsed(self, scope: Mapping[str, Any], begin: Callable[[], None]) -> None:
+        """Begin a request that the parser has read, in the connection's turn.
+
+        Its caller is its address, since its token is not known yet. A request that had its turn in front of
+        the parser keeps it.
+        """
+        if not self.turn.has_turn:
+            self._plan = None
+            proxies = self.serving.proxies
+            client = self.client if proxies is None else proxies.resolve(scope)
+            self.turn.pass_to(address_key(client_address({"client": client})))
+        self._begin_in_turn(begin)
+
+    def _begin_in_turn(self, begin: Callable[[], None]) -> None:
+        if self.turn.may_go_on(TASK_COST):
+            if self.is_upgraded:
+                self.turn.leave()
+            begin()
+        else:
+            self._due = begin
+            if self.is_upgraded:
+                # Further bytes are for the protocol that takes over.
+                self.pause_reading()
+
+    def _take_turn(self) -> None:
+        begin, self._due = self._due, None
+        try:
+            if begin is None:
+                self._catch_up()
+            elif not self.transport.is_closing():
+                self._begin_in_turn(begin)
+        except Exception as error:  # noqa: BLE001 - others wait behind it
+            self.service.faults.note("http", error)
+            self.transport.abort()
+
+    def client_of(self, plan: Plan) -> Client | None:
+        """The address of a request's client: the peer's, or the one that a trusted proxy has sent."""
+        proxies, forwarded = self.serving.proxies, plan.headers.get(FORWARDED_FOR)
+        return (
+            self.client if proxies is None or forwarded is None else proxies.find(self.client, (forwarded,))
+        )
+
+    # --- one request and its answer -------------------------------------------------------------------------
+
+    def _begin(self, seen: Seen, data: bytes) -> bool:
+        self.request_taken()
+        plan = seen.plan
+        operation = plan.operation
+        if operation is not None and operation.is_plain and plan.form is None:
+            exchange = self.answering = Exchange(self, seen, operation, data)
+            if exchange.begin():
+                return True
+            self.answering = None
+        self.turn.has_turn = True
+        self._begin_task(seen, data)
+        return True
+
+    def _begin_task(self, seen: Seen, data: bytes) -> None:
+        """Serve a request in a task, as one that the parser has read."""
+        plan, body = seen.plan, data[seen.body_at :]
+        length = (b"content-length", b"%d" % len(body))
+        headers = [*plan.headers.items(), *seen.passing.items(), length]
+        head = RequestHead(
+            plan.method.encode(), plan.path, "1.1", headers, expects_continue=False, keeps_alive=True
+        )
+        self._head_read, self._known = (head, None), plan
+        self.begin(head, plan.path, plan.query)
+        self.receive_body(body)
+        self.end_request()
+
+    def note_task(self) -> None:
+        """A request that was begun goes on in a task."""
+        self.turn.note(TASK_COST - 1)
+
+    def hand_over(self, exchange: Exchange) -> None:
+        """Serve a request, that has not begun, in a task."""
+        self.answering = None
+        if not self.transport.is_closing():
+            self.turn.has_turn = True
+            self._begin_task(exchange.seen, exchange.data)
+            if self.is_leaving:
+                super().shutdown()
+            self._catch_up_soon()
+
+    @property
+    def _is_last(self) -> bool:
+        """Whether the next answer is the connection's last one: the server or the gateway stops."""
+        return self.is_leaving or self.serving.gateway.phase is _DRAINING
+
+    def finish(self, exchange: Exchange, response: Response) -> None:
+        """Send the answer; a large one is compressed if its client accepts that."""
+        if len(response.body) >= codings.CODED_BYTES_MIN and codings.gains(response.raw_headers):
+            chosen = exchange.plan.coding
+            if chosen is not None:
+                held = self._hold_made(exchange, len(response.body))
+                making = self.loop.run_in_executor(None, codings.compressed, bytes(response.body), chosen)
+                making.add_done_callback(partial(self._finish_coded, exchange, response, chosen, held))
+                return
+            response.raw_headers = codings.varied(response.raw_headers)
+        self._finish(exchange, response)
+
+    def _finish_coded(
+        self,
+        exchange: Exchange,
+        response: Response,
+        chosen: Coding,
+        held: Reservation | None,
+        made: asyncio.Future[bytes],
+    ) -> None:
+        if held is not None:
+            held.release()
+        if made.exception() is None:
+            response.body = made.result()
+            response.raw_headers = codings.coded(response.raw_headers, chosen, len(response.body))
+        self._finish(exchange, response)
+
+    def _finish(self, exchange: Exchange, response: Response) -> None:
+        origin = exchange.plan.origin.exposed_to
+        if origin is not None:
+            response.raw_headers = exposed(response.raw_headers, origin)
+        if not self.transport.is_closing():
+            self._write(response, exchange.request_id)
+        elif response.unsent is not None:
+            response.unsent()
+        if self.has_unsent or OUTPUT_STATE in exchange.state:
+            self._hold_unsent(exchange)
+        # A client that has left is refused nothing.
+        code = "" if isinstance(response, NoResponse) else response.code
+        self._ended(exchange, response.status_code, len(response.body), code)
+
+    def finish_shared(self, exchange: Exchange, lines: bytes, body: bytes) -> None:
+        """Send the answer to one of many that were done together; `lines` are those of its head."""
+        limits, meter = b"", exchange.meter
+        if meter is not None:
+            meter.charge(len(body))
+            limits = header_lines(meter.headers())
+        transport = self.transport
+        if not transport.is_closing():
+            serving, is_last = self.serving, self.is_leaving or self.serving.gateway.phase is _DRAINING
+            own = serving.start(_CREATED) + lines
+            transport.write(whole(own, limits, exchange.request_id, GOODBYE if is_last else b"", body))
+            if is_last:
+                transport.close()
+        self._ended(exchange, _CREATED, len(body))
+
+    def _ended(self, exchange: Exchange, status: int, sent_bytes: int, code: str = "") -> None:
+        self.answering = None
+        request_ids, waited = self.serving.request_ids, WAITED_STATE in exchange.state
+        if not code and status < request_ids.logged_from:
+            request_ids.count(exchange.operation.label, status, None if waited else exchange.began_s)
+        else:
+            request_ids.note(
+                exchange.request_id,
+                exchange.plan.method,
+                exchange.plan.path.decode("latin-1"),
+                status=status,
+                sent_bytes=sent_bytes,
+                began_s=exchange.began_s,
+                route=exchange.operation.label,
+                code=code,
+                waited=waited,
+            )
+        if self._idle is None:
+            self.begin_idle()
+        elif not self.transport.is_closing():
+            # Its timer runs.
+            self.idle_since = self.loop.time()
+        if self._held:
+            self._catch_up_soon()
+        elif not (self.has_unsent or self.backlog or self.transport.is_closing()):
+            self._is_clear = True
+
+    def _write(self, response: Response, request_id: str) -> None:
+        is_last = self._is_last
+        head = self.serving.head(response, request_id, is_last=is_last)
+        if len(response.body) <= _JOINED_BYTES_MAX:
+            self.transport.write(head + response.body)
+        else:
+            self.transport.writelines((head, response.body))
+        if is_last or CLOSE in response.raw_headers:
+            self.transport.close()
+
+    def _hold_made(self, exchange: Exchange, size: int) -> Reservation | None:
+        """Count an answer that is made and does not leave at once."""
+        if OUTPUT_STATE in exchange.state or size <= FREE_BYTES:
+            return None
+        caller = address_key(client_address({"client": exchange.client}))
+        return self.serving.gateway.limits.budgets.output.hold(caller, size)
+
+    def _hold_unsent(self, exchange: Exchange) -> None:
+        """Count what the client has not taken until it has, and nothing of what it has."""
+        held: Reservation | None = exchange.state.get(OUTPUT_STATE)
+        if self.has_unsent and not self.transport.is_closing():
+            self._payer, self.output = exchange.client, held
+            self.settle_output()
+        elif held is not None:
+            held.release()
+
+    @property
+    def caller(self) -> str:
+        """The address to which the last long answer went."""
+        return address_key(client_address({"client": self._payer}))
+
+    # --- bytes that wait ------------------------------------------------------------------------------------
+
+    def _hold(self, data: bytes) -> None:
+        self._held.append(data)
+        self._held_bytes += len(data)
+        self._missing_bytes -= len(data)
+        if self._missing_bytes <= 0 and self._held_bytes > _AHEAD_BYTES_MAX:
+            self.pause_reading()
+
+    def _release(self) -> bytes:
+        data = b"".join(self._held)
+        self._held.clear()
+        self._held_bytes = self._missing_bytes = 0
+        if self._awaits_body:
+            self._awaits_body = False
+            self.request_arrived()
+        self.resume_reading()
+        return data
+
+    def _await_body(self, data: bytes, missing_bytes: int) -> None:
+        self._missing_bytes = missing_bytes + len(data)
+        self._awaits_body = True
+        self._hold(data)
+        self.request_arrives()
+
+    def _catch_up_soon(self) -> None:
+        if self._held and not self._catching_up:
+            # Others come first, and the turn that brought an answer.
+            self._catching_up = True
+            self.loop.call_soon(self._catch_up)
+
+    def _catch_up(self) -> None:
+        self._catching_up = False
+        if self._held and not self.transport.is_closing():
+            self.data_received(b"")
+
+    # --- the connection's life ------------------------------------------------------------------------------
+
+    def pause_writing(self) -> None:
+        self._is_clear = False
+        super().pause_writing()
+
+    def shutdown(self) -> None:
+        self._is_clear = False
+        if self.answering is not None:
+            self.is_leaving = True
+            return
+        if self._held:
+            self._parse_rest(self._release())
+        super().shutdown()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.turn.leave()
+        self._held.clear()
+        super().connection_lost(exc)
