@@ -3,7 +3,7 @@
 Knows: credentials in headers, which tokens there are, what was recognised before.
 Must never know: routes, what an action is needed for.
 
-    Authorization ─► seen before? ─ yes ─► principal              (the fast path looks only here)
+    Authorization ─► seen before? ─ yes ─► principal              (a head that is judged looks only here)
                         │ no
                         ├─ weir_…      ─► static token by its hash ─┐
                         └─ header.…    ─► JWT by its signature     ─┴─► principal, remembered

@@ -3,7 +3,7 @@
 Knows: what is counted, by which labels. Must never know: how it is shown, routes, connections.
 
 A count costs a tenth of a microsecond here, a labelled counter of a metrics library twenty times as much, and
-requests of the fast path are counted one by one.
+requests are counted one by one.
 """
 
 from bisect import bisect_right

@@ -137,7 +137,7 @@ class Tracer:
     def sending(self, streams: Collection[str], count: int, traceparent: bytes) -> Iterator[str]:
         """A span around commands that publish this number of entries; gives the `traceparent` that they keep.
 
-        It is not made the current one: on the fast path a request has no context of its own.
+        It is not made the current one: a request without a task has no context of its own.
         """
         if not is_sampled(traceparent):
             yield traceparent.decode()

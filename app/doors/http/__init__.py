@@ -1,1 +1,1 @@
-"""HTTP on sockets: limits of a connection, and the fast path."""
+"""HTTP on sockets: limits of a connection, heads that were seen before, one request and its answer."""

@@ -1,1 +1,1 @@
-"""Operations: declaration, binding of requests, refusals, and the table of the fast path."""
+"""Operations: declaration, plans, binding of requests, refusals, and the router."""
