@@ -5,7 +5,8 @@ Must never know: what a bug is.
 
     1. all tests run once in a copy with a probe at each statement: `.matrix/ran.jsonl`
     2. each bug is planted into a copy, and of the tests that run its lines at most `ASKED_MAX` are asked, for
-       `ASKED_S_MAX` at most; which of them fail is a line of `tests/proof/matrix.jsonl`
+       `ASKED_S_MAX` at most, and as many as take half of that without it, since one that finds it may wait;
+       which of them fail is a line of `tests/proof/matrix.jsonl`
 
 Either can be interrupted, and run in slices: what is in the files is not done again, until `--anew`. Bugs may
 be added and changed meanwhile; for lines that the copy with probes does not have, no test is known. Where
@@ -39,8 +40,6 @@ from tests.proof.probing import OUTCOMES
 TABLE: Final = ROOT / "tests/proof/matrix.jsonl"
 ASKED_MAX: Final = 150
 ASKED_S_MAX: Final = 90.0
-# Of these, by what they took without a bug: a test that finds one may wait until its time is over.
-CHOSEN_S_MAX: Final = 45.0
 QUICK_S: Final = 0.5
 _FOLDER: Final = ROOT / ".matrix"
 _RAN: Final = _FOLDER / "ran.jsonl"
@@ -157,7 +156,7 @@ def _lines(file: Path) -> list[dict[str, Any]]:
     )
 
 
-def chosen(candidates: Iterable[Mapping[str, Any]]) -> list[str]:
+def chosen(candidates: Iterable[Mapping[str, Any]], s_max: float) -> list[str]:
     """The tests that are asked, of those that pass without a bug: the quickest of each file first, and what
     takes longer behind all that does not.
     """
@@ -174,13 +173,13 @@ def chosen(candidates: Iterable[Mapping[str, Any]]) -> list[str]:
                 one = by_file[file].pop(0)
                 if not by_file[file]:
                     del by_file[file]
-                if len(asked) < ASKED_MAX and seconds + one["s"] <= CHOSEN_S_MAX:
+                if len(asked) < ASKED_MAX and seconds + one["s"] <= s_max:
                     asked.append(one["test"])
                     seconds += one["s"]
     return asked
 
 
-def ask(copy: Copy, name: str, asked: Sequence[str], enough: int) -> dict[str, Any]:
+def ask(copy: Copy, name: str, asked: Sequence[str], enough: int, s_max: float) -> dict[str, Any]:
     """Plant a bug, and ask these tests until `enough` (0: all) find it. Returns a line of the table."""
     bug = MATRIX[name]
     texts = {edit.file: (ROOT / edit.file).read_text(encoding="utf-8") for edit in bug.edits}
@@ -190,7 +189,7 @@ def ask(copy: Copy, name: str, asked: Sequence[str], enough: int) -> dict[str, A
         for file, text in texts.items():
             copy.write(file, edited(bug.edits, file, text))
         if asked:
-            copy.run(outcomes, [f"--maxfail={enough}", *asked], ASKED_S_MAX)
+            copy.run(outcomes, [f"--maxfail={enough}", *asked], s_max)
     finally:
         for file, text in texts.items():
             copy.write(file, text)
@@ -199,28 +198,19 @@ def ask(copy: Copy, name: str, asked: Sequence[str], enough: int) -> dict[str, A
     return {"bug": name, "asked": len(asked), "ended": len(ended), "found_by": found}
 
 
-def main(
-    names: Sequence[str],
-    tests: Sequence[str],
-    among: tuple[str, ...],
-    beside: int,
-    enough: int,
-    *,
-    anew: bool,
-    is_run: bool,
-) -> int:
+def main(given: argparse.Namespace) -> int:
     """Fill the table."""
-    if anew:
+    if given.anew:
         shutil.rmtree(_FOLDER, ignore_errors=True)
         TABLE.unlink(missing_ok=True)
     _FOLDER.mkdir(exist_ok=True)
-    if is_run:
-        record(tests, beside)
-    runs = [run for run in _ran() if run["test"].startswith(among or "")]
-    known = {line["bug"]: line for line in _lines(TABLE)}
-    wanted = [name for name in MATRIX if (name in names if names else name not in known)]
+    if not given.ask:
+        record(given.tests.split(), given.beside)
+    runs = [run for run in _ran() if run["test"].startswith(tuple(given.among.split()) or "")]
+    known = {line["bug"]: line for line in _lines(TABLE) if line["bug"] in MATRIX}
+    wanted = [name for name in MATRIX if (name in given.names if given.names else name not in known)]
     copies: Queue[Copy] = Queue()
-    for number in range(min(beside, len(wanted))):
+    for number in range(min(given.beside, len(wanted))):
         copies.put(Copy(_FOLDER / f"planted-{number}"))
 
     def one(name: str) -> dict[str, Any]:
@@ -228,11 +218,11 @@ def main(
         candidates = (run for run in runs if name in run["ran"] or run["test"].startswith(hinted or "-"))
         copy = copies.get()
         try:
-            return ask(copy, name, chosen(candidates), enough)
+            return ask(copy, name, chosen(candidates, given.seconds / 2), given.enough, given.seconds)
         finally:
             copies.put(copy)
 
-    with ThreadPoolExecutor(max(1, beside)) as pool:
+    with ThreadPoolExecutor(max(1, given.beside)) as pool:
         for line in pool.map(one, wanted):
             known[line["bug"]] = line
             kept = [known[name] for name in MATRIX if name in known]
@@ -261,15 +251,5 @@ if __name__ == "__main__":
         "--among", default="", help="ask tests alone whose names begin so, of many that run a line"
     )
     parser.add_argument("--enough", type=int, default=0, help="ask no more tests when so many found a bug")
-    given = parser.parse_args()
-    sys.exit(
-        main(
-            given.names,
-            given.tests.split(),
-            tuple(given.among.split()),
-            given.beside,
-            given.enough,
-            anew=given.anew,
-            is_run=not given.ask,
-        )
-    )
+    parser.add_argument("--seconds", type=float, default=ASKED_S_MAX, help="how long a bug is asked for")
+    sys.exit(main(parser.parse_args()))

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.proof.bugs import MATRIX
-from tests.proof.matrix import ASKED_MAX, CHOSEN_S_MAX, QUICK_S, chosen
+from tests.proof.matrix import ASKED_MAX, QUICK_S, chosen
 from tests.proof.planting import ROOT
 from tests.proof.probes import Probes
 
@@ -75,8 +75,8 @@ def test_the_tests_that_are_asked_are_of_many_files() -> None:
     """The quickest of each file first, up to a number and a time; what takes too long is passed over."""
     quick = [{"test": f"tests/a.py::test_{n}", "s": 0.01 * n} for n in range(20)]
     others = [{"test": "tests/b.py::test", "s": QUICK_S}, {"test": "tests/c.py::test", "s": 20.0}]
-    asked = chosen([*quick, *others, {"test": "tests/d.py::test", "s": CHOSEN_S_MAX + 1}])
+    asked = chosen([*quick, *others, {"test": "tests/d.py::test", "s": 46.0}], 45.0)
     assert asked[:2] == ["tests/a.py::test_0", "tests/b.py::test"]
     assert asked[-1] == "tests/c.py::test"
     assert len(asked) == 22
-    assert len(chosen(quick * 10)) == ASKED_MAX
+    assert len(chosen(quick * 10, 45.0)) == ASKED_MAX
