@@ -257,6 +257,20 @@ async def test_what_comes_again_before_it_is_confirmed(
     await worker.close()
 
 
+async def test_what_is_not_confirmed_yet_takes_room() -> None:
+    """To the gateway it is still held: no more than `credit` entries are under way."""
+    worker = Worker("http://127.0.0.1:1", "s", group="g", consumer="c", credit=2)
+    worker.receive(Entry.parse({"id": "5-1", "fields": {"n": "1"}}, "s"), history=False)
+    async for delivery in worker:
+        assert worker.room == 1
+        delivery.ack()
+        break
+    assert worker.room == 1
+    worker.confirm(worker.unconfirmed)
+    assert worker.room == 2
+    await worker.close()
+
+
 async def test_an_exception_in_the_block_gives_the_entry_back(url: str, stream: str) -> None:
     async def fail() -> None:
         async with Worker(url, stream, group="g", consumer="c") as worker:

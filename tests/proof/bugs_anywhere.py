@@ -12,7 +12,7 @@ _DURABLE, _RESP, _SOCKET = "app/doors/durable", "app/doors/resp", "app/doors/web
 _READING, _TAILS = f"{_DURABLE}/reading.py", "app/doors/sse/tails.py"
 _TABLE, _STRIPPING = f"{_SOCKET}/subscription_table.py", "app/tenants/stripping.py"
 _REMOTE, _LEASES = "app/fronts/remote_engine.py", "app/live/leases.py"
-# Where there are no probes.
+# Tests that a bug names: where there are no probes, or what runs its lines does so before it begins.
 _TYPESCRIPT: Final = "tests/typescript"
 
 
@@ -207,6 +207,7 @@ _REDIS: Final = {
         "app/redis/replies.py",
         "[delivered.idle_ms, delivered.deliveries]",
         "[delivered.idle_ms, delivered.delivery_count]",
+        "tests/app/test_redis_commands.py",
     ),
     "each command of a pipeline waits as long as all of them may": _bug(
         "app/redis/executor.py",

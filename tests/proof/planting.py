@@ -50,7 +50,7 @@ class Edit(NamedTuple):
 
 
 class Planted(NamedTuple):
-    """A bug that any test may find; where its file has no probes, those whose names begin with `asked`."""
+    """A bug that any test may find; where no probe says which, those whose names begin with `asked`."""
 
     edits: tuple[Edit, ...]
     asked: tuple[str, ...] = ()

@@ -582,6 +582,29 @@ for (const via of ["websocket", "long-poll"]) {
     assert.equal(begun, 1);
   });
 
+  test(`what its program has left is begun anew when it comes back, ${via}`, async () => {
+    const stream = fresh();
+    const group = client.group(stream, "g");
+    await group.ensure("0", { ack_timeout_ms: 300 });
+    await client.publish(stream, { n: 0 });
+    const worker = new Worker(url, options(stream, { credit: 1 }));
+    let begun = 0;
+    const said = mutedWarnings();
+    const running = worker.run(async (delivery) => {
+      begun += 1;
+      if (begun > 1) return;
+      await group.nack([delivery.entry.id], "fail", 700);
+      await until(() => delivery.lost);
+      // It comes back before the program, which works on it no more, has returned.
+      await until(async () => (await collect(group.pending()))[0]?.consumer === "c");
+    });
+    await until(settled(stream));
+    worker.stop();
+    await running;
+    said.end();
+    assert.equal(begun, 2);
+  });
+
   test(`what is given back during an extension goes back after it, ${via}`, async () => {
     const stream = fresh();
     await client.publish(stream, { n: 0 });
