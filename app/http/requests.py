@@ -311,7 +311,7 @@ class Request(Work):
 
     @property
     def engine(self) -> CommandEngine:
-        """The same; found once for a caller."""
+        """The engine, with the caller's names of streams; found once for a caller."""
         tenant = self._tenant
         if tenant is None or tenant.prefix != self.principal.prefix:
             tenant = self.tenant
@@ -323,7 +323,7 @@ class Request(Work):
 
     @property
     def caller(self) -> str:
-        """The same."""
+        """Whose it is, for what counts by caller."""
         return self._caller or caller_of(self.principal, self.host)
 
     @property

@@ -28,8 +28,8 @@ FRAMES_A_CYCLE_MAX: Final = 32
 UNDER_WAY_MAX: Final = 256
 # Requests cost less than frames where many are answered together, and one connection has one under way.
 REQUESTS_A_CYCLE_MAX: Final = 128
-# A request with a task of its own counts as this many: it takes several times as long as one on the fast
-# path, and all such tasks run in the next cycle, however long that takes.
+# A request with a task of its own counts as this many: it takes several times as long as one without, and all
+# such tasks run in the next cycle, however long that takes.
 TASK_COST: Final = 4
 # Subscriptions of one caller that are being opened. Each reads its streams, and waits for as long as their
 # server is out of reach: they have a limit of their own, so that frames do not wait behind them.

@@ -22,7 +22,7 @@ from functools import partial
 from itertools import accumulate, pairwise, repeat
 from typing import Any, Final, NamedTuple, Protocol
 
-from engine import Call, CommandEngine, Done, EngineError, How
+from engine import Call, CommandEngine, Done, EngineError, How, errors
 from engine.commands import Acknowledge, AddEach, AppendBatches, AppendDurable, Command, XAck, XAdd
 from engine.replies import AcknowledgedIds, Added, BatchesAppended, DurableAppended, Reply
 
@@ -224,13 +224,22 @@ class Joint:
             _send(self._engine, call, done)
             return
         commands = [part.call.commands[0] for part in parts]
-        whole = Call((kind_of(commands[0]).merge(commands),))
+        try:
+            whole = Call((kind_of(commands[0]).merge(commands),))
+        except Exception as error:  # noqa: BLE001 - each client has an answer
+            _report(error)
+            answer_some(map(Part.answer, parts, repeat(errors.internal())))
+            return
         _send(self._engine, whole, partial(self._answer, parts, commands))
 
     def _answer(self, parts: Sequence[Part], commands: Sequence[Command], replies: Replies) -> None:
         (reply,) = replies
         if not isinstance(reply, EngineError):
-            found = kind_of(commands[0]).split(reply, commands)
+            try:
+                found = [*kind_of(commands[0]).split(reply, commands)]
+            except Exception as error:  # noqa: BLE001 - as above
+                _report(error)
+                found = [errors.internal()] * len(parts)
             answer_some(map(self._answer_one, parts, found))
         elif may_have_run(reply):
             answer_some(map(Part.answer, parts, repeat(reply)))

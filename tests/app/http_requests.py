@@ -9,6 +9,9 @@ from engine.commands import TURN_LOOKUPS_MAX
 from tests.app.pair import HOST
 from tests.bounds import bounded
 
+# An origin whose pages may call.
+ALLOWED = "https://pages.example"
+
 LIMITS = bounded(
     port=0,
     log_requests="none",
@@ -16,6 +19,7 @@ LIMITS = bounded(
     entry_bytes_max=8 << 10,
     entry_fields_max=16,
     batch_entries_max=100,
+    allowed_origins=(ALLOWED,),
     # Longer than any test on a slow machine takes for what it sends on lines that it has opened.
     request_s_max=30,
     keep_alive_s=30,
@@ -32,7 +36,7 @@ ENTRY = b'{"fields":{"a":"1"}}'
 def request(line: str, body: bytes | None = None, *headers: str) -> bytes:
     length = () if body is None else (f"Content-Length: {len(body)}",)
     head = "".join(f"{header}\r\n" for header in (*headers, *length))
-    return line.encode() + b" HTTP/1.1\r\n" + HOST + head.encode() + b"\r\n" + (body or b"")
+    return line.encode() + b" HTTP/1.1\r\n" + HOST + head.encode("latin-1") + b"\r\n" + (body or b"")
 
 
 def post(path: str, body: bytes, *headers: str) -> bytes:
@@ -130,6 +134,12 @@ UNUSUAL = {
     "synced": post(ENTRIES, ENTRY, JSON, "Prefer: durability=fsync"),
     "own request ID": post(ENTRIES, ENTRY, JSON, "Weir-Request-Id: mine"),
     "origin": post(ENTRIES, ENTRY, JSON, "Origin: http://evil.example"),
+    "an origin that may": post(ENTRIES, ENTRY, JSON, f"Origin: {ALLOWED}"),
+    "a key that is not plain": post(ENTRIES, ENTRY, JSON, "Idempotency-Key: \xe9"),
+    "a condition that is not plain": post(ENTRIES, ENTRY, JSON, "If-Match: \xe9"),
+    "a producer": post(ENTRIES, ENTRY, JSON, "Weir-Producer: p", "Weir-Epoch: 0", "Weir-Chunk: 0"),
+    "kept alive": post(ENTRIES, ENTRY, JSON, "Connection: keep-alive"),
+    "larger than bodies may be": post(ENTRIES, b'{"fields":{"a":"%b"}}' % (b"x" * 15_000)),
     "own origin": post(ENTRIES, ENTRY, JSON, "Origin: http://localhost"),
     "another header": post(ENTRIES, ENTRY, JSON, "X-Forwarded-For: 10.0.0.1"),
     "a type twice": post(ENTRIES, ENTRY, JSON, NDJSON),

@@ -819,3 +819,35 @@ async def test_what_is_shown_is_as_safe_as_promised() -> None:
         assert b'"fields":{"a":"1"}' in answer
         assert await publishers.status() == 201
         assert not any(side.gateway.limits.budgets.output.held_bytes for side in world.sides[:2])
+
+
+async def test_what_waits_behind_another_is_judged_when_it_begins(world: World) -> None:
+    """Its head came before the token was revoked."""
+    sides = world.sides
+    await sides.both(sides.own(request(f"POST {ENTRIES}", b'{"fields":{"a":"1"}}', JSON)))
+    before = await reply_to(sides.ours.engine, XLen(stream="s"))
+    read = sides.own(request(f"GET {ENTRIES}?after=$&wait=5000", None, "X-Odd: 1"))
+    remove = sides.own(request("DELETE /v1/streams/s", None, "X-Odd: 1"))
+    for side in (sides.ours, sides.theirs):
+        side.writer.write(read + remove)
+    await settle()
+    CHANGES["the token is revoked"](sides)
+    sides.clock.pass_ms(6_000)
+    for side in (sides.ours, sides.theirs):
+        assert [(await side.ask(b""))[9:12] for _ in range(2)][1] == b"401"
+    assert await reply_to(sides.ours.engine, XLen(stream="s")) == before
+
+
+async def test_what_is_held_goes_before_what_comes_next(world: World) -> None:
+    """Also where the request before it was answered at once, and its own body is still to come."""
+    sides = world.sides
+    read = sides.own(request("GET /v1/streams/s", None))
+    entry = sides.own(request(f"POST {ENTRIES}", b'{"fields":{"a":"%b"}}' % (b"x" * len(read)), JSON))
+    for _ in range(3):
+        await sides.both(entry)
+        await sides.both(read)
+    for side in (sides.ours, sides.theirs):
+        side.writer.write(read + entry[:-10])
+        await settle()
+        side.writer.write(entry[-10:])
+        assert [(await side.ask(b""))[9:12] for _ in range(2)] == [b"200", b"201"]

@@ -105,13 +105,13 @@ class AppendOperation(DurableOperation):
         self.is_plain = True
 
     def begin(self, request: Request, body: bytes) -> Result:
-        """The same."""
+        """Append, or ask for it: no form is offered, and nothing is bound."""
         self.admit(request)
         stream = _name(request)
         return writing.appended(request, stream, request.read_now(writing.reading(request, stream), body))
 
     def finish(self, request: Request, result: Response | BaseModel) -> Response:
-        """The same, with what every answer carries."""
+        """The answer, with what every one of this protocol carries."""
         assert isinstance(result, Response), "an append has no model"
         result.raw_headers.append(SAFE)
         return super().finish(request, result)

@@ -48,6 +48,7 @@ class ExchangeConnection(Protocol):
     def finish(self, exchange: "Exchange", response: Response) -> None: ...
     def finish_shared(self, exchange: "Exchange", lines: bytes, body: bytes) -> None: ...
     def note_task(self) -> None: ...
+    def fail(self, error: Exception) -> None: ...
     def hand_over(self, exchange: "Exchange") -> None: ...
 
 
@@ -127,8 +128,11 @@ class Exchange:
     def answer_added(self, entry_id: int) -> None:
         """It is stored, with this ID."""
         assert self._shared is not None, "it was shared"
-        lines, body = self._shared.answer(entry_id)
-        self._connection.finish_shared(self, lines, body)
+        try:
+            lines, body = self._shared.answer(entry_id)
+            self._connection.finish_shared(self, lines, body)
+        except Exception as error:  # noqa: BLE001 - as in `_finish`
+            self._connection.fail(error)
 
     def answer_refused(self, refusal: EngineError) -> None:
         """It may have been stored, and is not tried again."""
@@ -163,6 +167,9 @@ class Exchange:
         return self._connection.client_of(self.plan)
 
     def _begin(self) -> bool:
+        if self.plan.stamp != self._connection.serving.gateway.stamp.value:
+            # It waited for others: its caller is asked for again.
+            return False
         request = self._make_request()
         try:
             result = self.operation.begin(request, self.body)
@@ -195,7 +202,7 @@ class Exchange:
             response = self.operation.finish(request, cast("Response", result))
         except Exception as error:  # noqa: BLE001 - as above
             response = self.operation.refuse(request, error)
-        self._connection.finish(self, response)
+        self._finish(response)
 
     def _replied(self, replies: Replies) -> None:
         request, ask = self._request, self._ask
@@ -226,7 +233,10 @@ class Exchange:
         self._finish(response)
 
     def _finish(self, response: Response) -> None:
-        self._connection.finish(self, response)
+        try:
+            self._connection.finish(self, response)
+        except Exception as error:  # noqa: BLE001 - the client must not wait for ever
+            self._connection.fail(error)
 
 
 # Shared by requests that hold nothing.

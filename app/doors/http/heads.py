@@ -5,13 +5,14 @@ Must never know: what a plan says, connections.
 
 A head is kept when the parser has read it and it had a plan that lasts. An equal head, but for the lines that
 pass, is then looked up instead of being parsed. So are its headers behind another plain line, as that of a
-cursor that moves: then the plan alone is made anew. What is not kept is the parser's.
+cursor that moves: then the plan alone is made anew. Any other head is read by the parser.
 """
 
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from app.auth.certificates import CERTIFICATE_STATE
 from app.auth.stamp import Stamp
 from app.doors.http.request_parser import RequestHead
 from app.http.plan import PASSING, Plan
@@ -19,6 +20,7 @@ from app.http.responses import Header, Scope
 
 # A few megabytes of heads are remembered at most.
 _KEPT_MAX: Final = 1_024
+_KEPT_OF_ONE_MAX: Final = 16
 _HEAD_BYTES_MAX: Final = 2_048
 _DIGITS_MAX: Final = 9
 
@@ -32,7 +34,9 @@ _PASSING: Final = re.compile(
 )
 _METHODS: Final = frozenset({b"GET", b"POST", b"PUT", b"PATCH", b"DELETE"})
 # They say how bytes go on, or what comes behind this request.
-_FRAMING: Final = frozenset({b"transfer-encoding", b"expect", b"upgrade", b"connection"})
+_FRAMING: Final = frozenset({b"transfer-encoding", b"expect", b"upgrade"})
+_CONNECTION: Final = b"connection"
+_KEPT_ALIVE: Final = b"keep-alive"
 # A line that can be read in one way only.
 _LINE: Final = re.compile(
     rb"(GET|POST|PUT|PATCH|DELETE) (/[A-Za-z0-9._~%/-]+)(?:\?([A-Za-z0-9._~%+=&$(),:*-]*))? HTTP/1\.1"
@@ -61,6 +65,8 @@ class Heads:
     def __init__(
         self, stamp: Stamp, head_bytes_max: int, make: Callable[[Scope], Plan], state: Mapping[str, Any]
     ) -> None:
+        # Of one connection few: there may be many of them.
+        self._kept_max = _KEPT_OF_ONE_MAX if CERTIFICATE_STATE in state else _KEPT_MAX
         self._stamp = stamp
         self._make = make
         self._state = state
@@ -99,8 +105,8 @@ class Heads:
         body_at = len(whole) + len(_END)
         seen = Seen(plan, passing or _NOTHING, body_at, body_at + int(length))
         if not passing and key in self._plans:
-            if len(self._seen) >= _KEPT_MAX:
-                self._seen.clear()
+            if len(self._seen) >= self._kept_max:
+                del self._seen[next(iter(self._seen))]
             self._seen[whole] = seen
         return seen
 
@@ -126,8 +132,8 @@ class Heads:
         if key in self._once:
             self._keep(key, plan)
         else:
-            # Most cursors come once.
-            if len(self._once) >= _KEPT_MAX:
+            # Most cursors are sent once.
+            if len(self._once) >= self._kept_max:
                 self._once.clear()
             self._once.add(key)
         return plan
@@ -146,17 +152,23 @@ class Heads:
             or head.method not in _METHODS
             or not head.keeps_alive
             or not _FRAMING.isdisjoint(names)
+            or plan.headers.get(_CONNECTION, _KEPT_ALIVE).strip().lower() != _KEPT_ALIVE
             or not whole.startswith(line)
             or whole.count(b"\r\n") != len(head.headers)
             or _ODD.search(whole)
         ):
             return
         key = b"".join(_PASSING.split(whole)[::3])
+        if key.count(b"\r\n") != len(plan.headers):
+            # A value that passes is not plain, and stands in the key.
+            return
         self._keep(key, plan)
+        if len(self._headers) >= self._kept_max:
+            del self._headers[next(iter(self._headers))]
         self._headers[key.partition(b"\r\n")[2]] = [*plan.headers.items()]
 
     def _keep(self, key: bytes, plan: Plan) -> None:
-        if len(self._plans) >= _KEPT_MAX:
-            for kept in (self._plans, self._seen, self._headers):
-                kept.clear()
+        if len(self._plans) >= self._kept_max:
+            # The oldest: the plan of one that still comes is made anew.
+            del self._plans[next(iter(self._plans))]
         self._plans[key] = plan

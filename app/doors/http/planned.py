@@ -118,8 +118,8 @@ class PlannedConnection(HttpConnection):
             self.fail(error)
 
     def _take(self, data: bytes) -> bool:
-        """Serve one whole request of the caller of the one before, with nothing else under way or waiting; as
-        most come. False, with nothing done, where there is more to look at.
+        """Serve one whole request of the caller of the one before, with nothing else under way or waiting, as
+        nearly all are. False, with nothing done, where there is more to look at.
         """
         seen = self._heads.find(data, 0)
         if seen is None or seen.end != len(data) or seen.plan is not self._plan or self.turn.is_crowded:
@@ -131,9 +131,14 @@ class PlannedConnection(HttpConnection):
             if exchange.begin():
                 return True
             self.answering = None
+            self.request_taken()
+            self.turn.has_turn = True
+            self._begin_task(seen, data)
+            return True
         return False
 
     def _parse_rest(self, data: bytes) -> None:
+        self._is_clear = False
         if self.is_between_requests:
             self._unseen = self._heads.whole_of(data)
         super().data_received(data)
@@ -336,7 +341,7 @@ class PlannedConnection(HttpConnection):
     ) -> None:
         if held is not None:
             held.release()
-        if made.exception() is None:
+        if not made.cancelled() and made.exception() is None:
             response.body = made.result()
             response.raw_headers = codings.coded(response.raw_headers, chosen, len(response.body))
         self._finish(exchange, response)
@@ -431,6 +436,7 @@ class PlannedConnection(HttpConnection):
     # --- bytes that wait ------------------------------------------------------------------------------------
 
     def _hold(self, data: bytes) -> None:
+        self._is_clear = False
         self._held.append(data)
         self._held_bytes += len(data)
         self._missing_bytes -= len(data)

@@ -59,6 +59,8 @@ KeyHeader = Annotated[
 
 _REF: Final = "#/components/schemas/"
 _PRODUCER_HEADERS: Final = (b"weir-producer", b"weir-epoch", b"weir-chunk")
+# What goes with others asks for none of these.
+_ASKING: Final = frozenset({b"prefer", b"content-encoding", *_PRODUCER_HEADERS})
 _INT64_MAX: Final = (1 << 63) - 1
 # Nested values take longer to read than others.
 _NESTED_INLINE_BYTES_MAX: Final = 64 << 10
@@ -506,11 +508,12 @@ _SEQUENCES: Final = 1 << ids.SEQUENCE_BITS
 class SharedEntries:
     """What plain requests to publish an entry into this stream have in common."""
 
-    __slots__ = ("_gateway", "_lines", "stream")
+    __slots__ = ("_bytes_max", "_gateway", "_lines", "stream")
 
     def __init__(self, stream: str, gateway: Gateway) -> None:
         self.stream = stream
         self._gateway = gateway
+        self._bytes_max = min(_ENTRY_BYTES_MAX, gateway.settings.body_bytes_max)
         _, where = location("streams", stream, "entries", "")
         durability = gateway.engine.durability.encode()
         # Up to the ID that the location ends with.
@@ -518,7 +521,7 @@ class SharedEntries:
 
     def takes(self, body: bytes) -> bool:
         """Whether this body may be read with others: it is one line, and begins as an entry does."""
-        return body.startswith(ENVELOPE_STARTS) and b"\n" not in body and len(body) <= _ENTRY_BYTES_MAX
+        return body.startswith(ENVELOPE_STARTS) and b"\n" not in body and len(body) <= self._bytes_max
 
     def read(self, bodies: Sequence[bytes]) -> Sequence[bytes] | None:
         """An entry of each body, read as the lines of one; None where one of them is anything else."""
@@ -541,10 +544,6 @@ def shared_entries(
     names: Mapping[str, str], headers: Mapping[bytes, bytes], gateway: Gateway
 ) -> SharedEntries | None:
     """What a request with this head has in common with others; None where it asks for more."""
-    if (
-        headers.get(b"content-type") != JSON.encode()
-        or b"prefer" in headers
-        or b"content-encoding" in headers
-    ):
+    if headers.get(b"content-type") != JSON.encode() or not _ASKING.isdisjoint(headers):
         return None
     return SharedEntries(names["stream"], gateway)

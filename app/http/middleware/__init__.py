@@ -1,1 +1,1 @@
-"""ASGI middleware: request IDs, paths, origins, compression."""
+"""What stands before and behind each operation: request IDs, paths, origins, compression."""

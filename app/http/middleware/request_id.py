@@ -150,12 +150,6 @@ class RequestIds:
             if len(times) >= TIMES_MAX:
                 self._times.count()
 
-    def counting(self, route: str) -> tuple[dict[int, int], list[float]]:
-        """Where to count, by status, and to time in seconds what ends many requests at once and logs none."""
-        if len(self._times.noted) >= TIMES_MAX:
-            self._times.count()
-        return self._requests[route], self._times.noted
-
     def note(  # noqa: PLR0913 - what there is to say of a request
         self,
         request_id: str,

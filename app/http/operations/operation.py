@@ -190,7 +190,8 @@ class Operation:
         forwarded = False
         try:
             plan = request.plan
-            if plan.principal is not None:
+            # It may have waited behind others since its head was judged.
+            if plan.principal is not None and plan.stamp == request.gateway.stamp.value:
                 request.principal = plan.principal
                 request.take_request()
             elif self.rule is not Access.OPEN:

@@ -115,6 +115,9 @@ class Plans:
                 plan.arguments = operation.binder.bind_head(
                     plan.names, plan.query, plan.headers, gateway.settings
                 )
+            is_plain = principal is not None and not principal.quotas and not principal.prefix
+            if is_plain and plan.origin.exposed_to is None:
+                plan.shared = operation.shared(plan.names, plan.headers, plan.query, gateway)
         except Exception:  # noqa: BLE001 - it fails in the operation again, which answers
             plan.form = plan.arguments = None
             return
@@ -122,8 +125,6 @@ class Plans:
         plan.is_lasting = scope.get("http_version") == "1.1"
         if principal is not None:
             gateway.stamp.end_with(principal.expires_s)
-            if not principal.quotas and not principal.prefix:
-                plan.shared = operation.shared(plan.names, plan.headers, plan.query, gateway)
 
 
 def _check_port(segments: Sequence[str], *, is_admin: bool) -> None:
