@@ -121,6 +121,15 @@ PLAIN = {
     "waiting group read": post(READ, b'{"wait":1}'),
     "bad member": post(READ, b'{"count":"2"}'),
 }
+# What asks for more than its head tells at first sight.
+ASKING = {
+    "an origin that may": post(ENTRIES, ENTRY, JSON, f"Origin: {ALLOWED}"),
+    "a key that is not plain": post(ENTRIES, ENTRY, JSON, "Idempotency-Key: \xe9"),
+    "a condition that is not plain": post(ENTRIES, ENTRY, JSON, "If-Match: \xe9"),
+    "a producer": post(ENTRIES, ENTRY, JSON, "Weir-Producer: p", "Weir-Epoch: 0", "Weir-Chunk: 0"),
+    "kept alive": post(ENTRIES, ENTRY, JSON, "Connection: keep-alive"),
+    "larger than bodies may be": post(ENTRIES, b'{"fields":{"a":"%b"}}' % (b"x" * 15_000)),
+}
 UNUSUAL = {
     "HEAD": request(f"HEAD {ENTRIES}?count=2"),
     "another method": request(f"PUT {ENTRIES}", b""),
@@ -134,12 +143,6 @@ UNUSUAL = {
     "synced": post(ENTRIES, ENTRY, JSON, "Prefer: durability=fsync"),
     "own request ID": post(ENTRIES, ENTRY, JSON, "Weir-Request-Id: mine"),
     "origin": post(ENTRIES, ENTRY, JSON, "Origin: http://evil.example"),
-    "an origin that may": post(ENTRIES, ENTRY, JSON, f"Origin: {ALLOWED}"),
-    "a key that is not plain": post(ENTRIES, ENTRY, JSON, "Idempotency-Key: \xe9"),
-    "a condition that is not plain": post(ENTRIES, ENTRY, JSON, "If-Match: \xe9"),
-    "a producer": post(ENTRIES, ENTRY, JSON, "Weir-Producer: p", "Weir-Epoch: 0", "Weir-Chunk: 0"),
-    "kept alive": post(ENTRIES, ENTRY, JSON, "Connection: keep-alive"),
-    "larger than bodies may be": post(ENTRIES, b'{"fields":{"a":"%b"}}' % (b"x" * 15_000)),
     "own origin": post(ENTRIES, ENTRY, JSON, "Origin: http://localhost"),
     "another header": post(ENTRIES, ENTRY, JSON, "X-Forwarded-For: 10.0.0.1"),
     "a type twice": post(ENTRIES, ENTRY, JSON, NDJSON),

@@ -198,4 +198,4 @@ async def test_a_connection_that_fails_in_its_turn_is_answered(world: TimedWorld
         world.app.gateway.access.policy = FaultyPolicy()
         world.app.gateway.stamp.advance()
     await answered(bad, b"HTTP/1.1 500 ")
-    await answered(good)
+    await answered(good, b"HTTP/1.1 500 ")
