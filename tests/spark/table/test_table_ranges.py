@@ -249,8 +249,8 @@ class _WatchedRoot(ArchiveRoot):
 def test_ranges_cost_the_same_after_many_commits(root: ArchiveRoot) -> None:
     """Trim, verify and a batch read the commits after the last cache, at most nine, each of them once.
 
-    The last one is looked at besides whenever the table is loaded: a power cut may have cut it short. A commit
-    follows those that have come since: it looks at the last one, and whether there is a next.
+    The last one is looked at besides whenever the table is loaded: a power cut may have cut it short. A
+    commit follows those that have come since: it looks at the last one, and whether there is a next.
     """
     table = fresh = ArchiveTable.create(root)
     number = 0
