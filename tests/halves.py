@@ -54,14 +54,5 @@ def half(names: Iterable[Name], *, at_most: bool = False) -> list[Name]:
     return [ordered[place] for place in sorted(ranked[:number])]
 
 
-def few(names: Iterable[Name], most: int, beside: str) -> list[Name]:
-    """As many of these, in their order, where not all are tried: for each text `beside` them others."""
-    ordered = list(names)
-    if _chosen_by is None:
-        return ordered
-    ranked = sorted(ordered, key=lambda name: _rank(f"{_chosen_by} {beside} {name}"))
-    return [name for name in ordered if name in ranked[:most]]
-
-
 def _rank(text: str) -> bytes:
     return hashlib.sha256(text.encode()).digest()

@@ -86,15 +86,3 @@ def test_each_tree_has_its_half_and_together_they_have_everything(monkeypatch: p
         chosen.append(halves.half(names))
     assert {name for half in chosen for name in half} == {*names}
     assert len({tuple(half) for half in chosen}) > 5
-
-
-def test_few_are_others_beside_each_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All of them by hand; of a gate as many as it may, the same ones for the same tree."""
-    names = range(20)
-    monkeypatch.setattr(halves, "_chosen_by", None)
-    assert halves.few(names, 2, "a") == [*names]
-    monkeypatch.setattr(halves, "_chosen_by", "tree")
-    chosen = [halves.few(names, 2, f"{door}") for door in range(30)]
-    assert chosen == [halves.few(names, 2, f"{door}") for door in range(30)]
-    assert {len(few) for few in chosen} == {2}
-    assert len({name for few in chosen for name in few}) > 15

@@ -18,7 +18,6 @@ from typing import Any, Final, NamedTuple
 import pytest
 
 from app.auth.certificates import ClientCertificate
-from app.doors.http import heads
 from app.doors.http.exchange import Exchange
 from app.live import joiner
 from app.main import _routes
@@ -736,10 +735,10 @@ async def test_a_client_that_left_without_its_answer_is_forgotten(body: bytes) -
 async def test_no_more_heads_are_kept_than_there_is_room_for(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(heads, "_KEPT_MAX", 10)
     await world.see(PUBLISH)
     asked = [world.sides.own(request(f"GET {ENTRIES}?count={number}")) for number in range(1, 40)]
     kept = world.sides.ours.connection._heads  # noqa: SLF001
+    monkeypatch.setattr(kept, "_kept_max", 10)
     for one in asked * 2:
         assert (await world.sides.ours.ask(one))[9:12] == b"200"
         assert world.sides.ours.keeps(one)
