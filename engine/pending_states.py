@@ -57,7 +57,7 @@ class PendingState(msgspec.Struct, frozen=True, gc=False):
         return self.consumer is not None and self.consumer.name == name
 
     def is_held_by_another(self, name: str) -> bool:
-        """Whether it is another consumer's than this one's; what was given back is nobody's."""
+        """Whether another consumer than this one holds it; nobody holds what was given back."""
         return self.consumer is not None and self.consumer.name != name
 
     def idle_ms(self, now_ms: int) -> int:

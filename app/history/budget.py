@@ -26,11 +26,11 @@ class Share:
         self.wanted: Hashable = None
 
     async def take(self, size: int) -> None:
-        """Have room for so many bytes more, once there is some."""
+        """Wait until there is room for `size` more bytes, and take it."""
         await self._budget.wait(self, size)
 
     def grow(self, size: int) -> None:
-        """Take as many bytes at least, which are in use already."""
+        """Count at least `size` bytes, which are in use already."""
         self._budget.add(self, max(0, size - self.size))
 
     def pin(self, key: Hashable) -> None:
@@ -86,7 +86,7 @@ class Budget:
         return Share(self, key)
 
     def fits(self, size: int) -> bool:
-        """Whether there is room for so many bytes, which is made where something is kept."""
+        """Whether there is room for `size` bytes; what is kept is given up for it."""
         return self.taken + size + self.shrink(max(0, self.bytes_max - self.taken - size)) <= self.bytes_max
 
     async def wait(self, share: Share, size: int) -> None:

@@ -16,7 +16,7 @@ import pyarrow as pa
 from app.history.budget import Budget, Share
 from app.history.groups import COLUMNS, Deleted, Group, encode_group
 from pyspark_weir.errors import ArchiveDamagedError
-from pyspark_weir.table.files import DataFile
+from pyspark_weir.table.files import ROW_GROUP_BYTES_MAX, DataFile
 from pyspark_weir.table.log import STORAGE_ERRORS
 from pyspark_weir.table.parquet import Footer, read_footer, read_group, reading
 from pyspark_weir.table.root import ArchiveRoot
@@ -30,6 +30,8 @@ _FOOTERS_PART: Final = 4
 # Of a group's bytes, while it is read and encoded: its rows, what they are made of, and twice its text.
 # Measured: 3.9 to 5.2 times its rows; 16 times where all of it is control characters.
 _READ_FACTOR: Final = 5
+# Large rows are expected again, by this much less with each read of smaller ones.
+_FORGET_FACTOR: Final = 4
 # One reads while another encodes, which takes the interpreter's lock.
 _THREADS: Final = 2
 # There they wait for the network.
@@ -122,7 +124,7 @@ class Shared(Generic[T]):
         self.bytes += self._size_of(value)
 
     def shrink(self, bytes_max: int, pinned: Container[Hashable] = ()) -> int:
-        """Keep no more than so many bytes, of those used last, and what is `pinned`; how many are kept."""
+        """Keep at most `bytes_max`, of those used last, and what is `pinned`; returns the bytes kept."""
         if self.bytes > bytes_max:
             for key in [key for key in self._values if key not in pinned]:
                 self._drop(key)
@@ -148,6 +150,8 @@ class FileCache:
         # Threads are left for what readers wait for.
         self._ahead_max = threads // 2
         self._ahead: set[asyncio.Task[None]] = set()
+        # A footer says less where many values are the same: what rows took that were read lately.
+        self._row_bytes = ROW_GROUP_BYTES_MAX
         self.groups: Shared[Group] = Shared(lambda group: group.size)
         self._indexes: Shared[GroupIndex] = Shared(lambda index: 2 * len(index.footer.raw))
 
@@ -187,12 +191,17 @@ class FileCache:
 
     async def _read(self, key: tuple[str, int], footer: Footer, deleted: Deleted) -> Group:
         path, number = key
+        known = footer.metadata.row_group(number)
         with self.budget.read(key) as share:
-            await share.take(_READ_FACTOR * footer.metadata.row_group(number).total_byte_size)
+            likely = min(known.num_rows * self._row_bytes, ROW_GROUP_BYTES_MAX)
+            await share.take(_READ_FACTOR * max(known.total_byte_size, likely))
+
+            def grow(size: int) -> None:
+                self._row_bytes = max(size // max(1, known.num_rows), self._row_bytes // _FORGET_FACTOR)
+                share.grow(_READ_FACTOR * size)
 
             def note(rows: pa.Table) -> None:
-                # Where many values are the same, the footer says less.
-                loop.call_soon_threadsafe(share.grow, _READ_FACTOR * rows.nbytes)
+                loop.call_soon_threadsafe(grow, rows.nbytes)
 
             loop = asyncio.get_running_loop()
             return await self._run(_encoded, self._root, path, footer, number, deleted, note)

@@ -5,6 +5,7 @@ bound the bytes of a head and the time in which a request arrives.
 """
 
 import asyncio
+import ctypes
 import signal
 import socket
 from collections.abc import Callable
@@ -22,13 +23,26 @@ from app.metrics.faults import Faults
 
 # Gateways ask with a name, a range and a token.
 LIMITS: Final = Limits(head_bytes_max=32 << 10, request_s_max=10.0, stall_s_max=30.0, keep_alive_s=75.0)
+# As in glibc's malloc.h; other libraries have none of it.
+_M_MMAP_THRESHOLD: Final = -3
+_LARGE_BYTES: Final = 1 << 20
 # At a stop pages under way have this long.
 _TIMES: Final = Times(handshake_s_max=10.0, drain_s_max=10.0)
 
 
 def run(history: History, listening: socket.socket, say: Callable[[], None]) -> None:
     """Serve on a socket until SIGTERM or SIGINT; `say` is called when it can."""
+    _give_back_large_blocks()
     uvloop.run(_serve(history, listening, say))
+
+
+def _give_back_large_blocks() -> None:
+    """Have the C library return a large block where it is freed: it keeps those that are smaller than the
+    largest one so far, in each thread, and the bound of memory would not hold.
+    """
+    set_option = getattr(ctypes.CDLL(None), "mallopt", None)
+    if set_option is not None:
+        set_option(_M_MMAP_THRESHOLD, _LARGE_BYTES)
 
 
 def server_of(history: History) -> HttpServer:

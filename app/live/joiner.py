@@ -16,15 +16,18 @@ has quotas, waits for the disk or brings a condition or a key goes alone.
 """
 
 import asyncio
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import accumulate, pairwise, repeat
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
-from engine import Call, CommandEngine, Done, EngineError, How, errors
+from engine import Call, CommandEngine, Done, EngineError, How, Replies, errors
 from engine.commands import Acknowledge, AddEach, AppendBatches, AppendDurable, Command, XAck, XAdd
 from engine.replies import AcknowledgedIds, Added, BatchesAppended, DurableAppended, Reply
+
+P = TypeVar("P")
 
 # Entries or IDs of one command, and their bytes: larger ones gain nothing.
 _NUMBER_MAX: Final = 1_000
@@ -37,7 +40,6 @@ _ANSWERS_AT_ONCE_MAX: Final = 50
 
 # Each step answers one client, and the next one goes on where it fails, as `map` does.
 Answers = Iterator[object]
-Replies = Sequence[Reply | EngineError]
 # The reply to each of some clients; None to one that is asked alone.
 Split = Iterable[Reply | EngineError | None]
 
@@ -190,19 +192,18 @@ def kind_of(command: Command) -> Kind:
     return _APPENDS if isinstance(command, AppendDurable) else _ADDS
 
 
-class Joint:
-    """One command of several clients, until it is sent."""
+class _Gathering(Generic[P]):
+    """What several clients ask, until it is sent at the end of the cycle."""
 
     def __init__(self, engine: CommandEngine, forget: Callable[[], object]) -> None:
         self._engine = engine
         self._forget = forget
-        self._parts: list[Part] = []
+        self._parts: list[P] = []
         self._number = self._bytes = 0
         self._is_sent = False
         asyncio.get_running_loop().call_soon(self.send)
 
-    def add(self, part: Part, number: int, size: int) -> None:
-        """Have this sent too, which has so many entries or IDs, and bytes."""
+    def _add(self, part: P, number: int, size: int) -> None:
         self._parts.append(part)
         self._number += number
         self._bytes += size
@@ -214,11 +215,26 @@ class Joint:
         if self._is_sent:
             return
         self._is_sent = True
+        # Also where a fault has left it empty: what comes next has one of its own.
         self._forget()
         # Who has asked for it may be silent for long: nothing holds it any more.
         parts, self._parts = self._parts, []
-        if not parts:
-            return
+        if parts:
+            self._ask(parts)
+
+    @abstractmethod
+    def _ask(self, parts: Sequence[P]) -> None:
+        """Ask for these, one at least."""
+
+
+class Joint(_Gathering[Part]):
+    """One command of several clients, until it is sent."""
+
+    def add(self, part: Part, number: int, size: int) -> None:
+        """Have this sent too, which has `number` entries or IDs in `size` bytes."""
+        self._add(part, number, size)
+
+    def _ask(self, parts: Sequence[Part]) -> None:
         if len(parts) == 1:
             ((call, done),) = parts
             _send(self._engine, call, done)
@@ -259,36 +275,21 @@ class Joint:
         answer_some(map(Part.answer, parts, replies))
 
 
-class Unread:
+class Unread(_Gathering[Raw]):
     """Entries of several clients for one stream, whose bodies are read together as it is sent."""
 
     def __init__(self, engine: CommandEngine, stream: str, forget: Callable[[], object]) -> None:
-        self._engine = engine
+        super().__init__(engine, forget)
         self._stream = stream
-        self._forget = forget
         self._read: ReadTogether | None = None
-        self._parts: list[Raw] = []
-        self._bytes = 0
-        self._is_sent = False
-        asyncio.get_running_loop().call_soon(self.send)
 
     def add(self, part: Raw, read: ReadTogether) -> None:
         """Have this read and stored too; `read` is the same for all."""
         self._read = read
-        self._parts.append(part)
-        self._bytes += len(part.body)
-        if self._bytes >= _BYTES_MAX or len(self._parts) >= _NUMBER_MAX:
-            self.send()
+        self._add(part, 1, len(part.body))
 
-    def send(self) -> None:
-        """Send it now, unless it was sent."""
-        if self._is_sent:
-            return
-        self._is_sent = True
-        # Also where a fault has left it empty: what comes next has one of its own.
-        self._forget()
-        parts, self._parts = self._parts, []
-        if not parts or self._read is None:
+    def _ask(self, parts: Sequence[Raw]) -> None:
+        if self._read is None:
             return
         try:
             bodies = self._read([part.body for part in parts])

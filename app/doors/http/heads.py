@@ -10,13 +10,15 @@ cursor that moves: then the plan alone is made anew. Any other head is read by t
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from app.auth.certificates import CERTIFICATE_STATE
 from app.auth.stamp import Stamp
 from app.doors.http.request_parser import RequestHead
 from app.http.plan import PASSING, Plan
 from app.http.responses import Header, Scope
+
+T = TypeVar("T")
 
 # A few megabytes of heads are remembered at most.
 _KEPT_MAX: Final = 1_024
@@ -105,9 +107,7 @@ class Heads:
         body_at = len(whole) + len(_END)
         seen = Seen(plan, passing or _NOTHING, body_at, body_at + int(length))
         if not passing and key in self._plans:
-            if len(self._seen) >= self._kept_max:
-                del self._seen[next(iter(self._seen))]
-            self._seen[whole] = seen
+            self._keep(self._seen, whole, seen)
         return seen
 
     def _plan(self, key: bytes) -> Plan | None:
@@ -130,7 +130,7 @@ class Heads:
         if not plan.is_lasting:
             return None
         if key in self._once:
-            self._keep(key, plan)
+            self._keep(self._plans, key, plan)
         else:
             # Most cursors are sent once.
             if len(self._once) >= self._kept_max:
@@ -162,13 +162,11 @@ class Heads:
         if key.count(b"\r\n") != len(plan.headers):
             # A value that passes is not plain, and stands in the key.
             return
-        self._keep(key, plan)
-        if len(self._headers) >= self._kept_max:
-            del self._headers[next(iter(self._headers))]
-        self._headers[key.partition(b"\r\n")[2]] = [*plan.headers.items()]
+        self._keep(self._plans, key, plan)
+        self._keep(self._headers, key.partition(b"\r\n")[2], [*plan.headers.items()])
 
-    def _keep(self, key: bytes, plan: Plan) -> None:
-        if len(self._plans) >= self._kept_max:
-            # The oldest: the plan of one that still comes is made anew.
-            del self._plans[next(iter(self._plans))]
-        self._plans[key] = plan
+    def _keep(self, kept: dict[bytes, T], key: bytes, value: T) -> None:
+        """Keep it in the place of the oldest, where there is no room: that is made anew if it still comes."""
+        if len(kept) >= self._kept_max:
+            del kept[next(iter(kept))]
+        kept[key] = value

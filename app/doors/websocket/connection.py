@@ -46,13 +46,13 @@ from app.http.middleware.request_id import as_refusal
 from app.http.requests import Request, read_in_thread
 from app.live.budgets import Reservation
 from app.live.fair_queue import Flow
-from app.live.joiner import Joint, Replies
+from app.live.joiner import Joint
 from app.live.sessions import AccessEnd
 from app.live.shares import Share
 from app.metrics import tracing
 from app.redis import executor
 from app.tenants import Tenant
-from engine import Call, Done, EngineError, How
+from engine import Call, Done, EngineError, How, Replies
 from engine.commands import AddScheduled, XAdd
 from engine.commands import Close as CloseStream
 from engine.replies import AddedScheduled

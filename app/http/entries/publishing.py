@@ -122,7 +122,7 @@ class _EntryBody(Body):
     # two, some send neither. Others are taken too.
     content: ClassVar = {JSON: {"schema": {"$ref": _REF + "EntryInput"}}}
 
-    # Whether it is one entry as it is, whatever the query says.
+    # Whether the body is one entry as it is, with any query.
     is_raw: ClassVar = False
 
     @staticmethod
