@@ -187,8 +187,10 @@ class FaultyPolicy(OpenPolicy):
         raise RuntimeError("a bug")
 
 
-async def test_a_connection_that_fails_in_its_turn_is_answered(world: TimedWorld) -> None:
-    """Its client would wait for ever otherwise; the others have their turns."""
+async def test_a_connection_that_fails_in_its_turn_is_answered(
+    world: TimedWorld, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its client would wait for ever otherwise; the others have their turns. Each fault is reported."""
     bad, good = await world.connect(), await world.connect()
     await bad.send(PUBLISH + BODY)
     await answered(bad, b"HTTP/1.1 201 ")
@@ -199,3 +201,4 @@ async def test_a_connection_that_fails_in_its_turn_is_answered(world: TimedWorld
         world.app.gateway.stamp.advance()
     await answered(bad, b"HTTP/1.1 500 ")
     await answered(good, b"HTTP/1.1 500 ")
+    assert capsys.readouterr().out.count("RuntimeError('a bug')") == 2
