@@ -31,7 +31,6 @@ from engine.replies import (
     Archived,
     AutoClaimed,
     Claimed,
-    Dumped,
     Entries,
     GroupRead,
     Listing,
@@ -262,7 +261,6 @@ def _detail_bytes(detail: Any) -> int:  # noqa: ANN401 - as the table has it
 
 TEXT_SIZES: Final[Mapping[type, Callable[[Any], int]]] = {
     Archived: lambda reply: _ID_BYTES * len(reply.deleted),
-    Dumped: lambda reply: len(reply.text),
     Listing: lambda reply: sum(map(len, reply.names)),
     Measured: lambda reply: (
         _named_bytes(reply.streams) + sum([_named_bytes(stream.groups) for stream in reply.streams])

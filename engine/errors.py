@@ -442,33 +442,6 @@ def too_large_to_copy() -> EngineError:
     )
 
 
-_DUMP_BOUNDS: Final = (
-    "as text it has more than 512 KiB, or it has more than some 2,000 entries, pending entries, groups, "
-    "consumers and idempotency keys"
-)
-
-
-def too_large_to_dump() -> EngineError:
-    return invalid(f"ERR the stream is too large to dump: {_DUMP_BOUNDS}; export and publish it")
-
-
-def too_large_to_restore() -> EngineError:
-    return invalid(f"ERR the payload is too large to restore: {_DUMP_BOUNDS}")
-
-
-def wrong_payload() -> EngineError:
-    """What RESTORE was given is no dump of this version, or a damaged one."""
-    return invalid("ERR DUMP payload version or checksum are wrong")
-
-
-def bad_data_format() -> EngineError:
-    return invalid("ERR Bad data format")
-
-
-def busy_key() -> EngineError:
-    return invalid("BUSYKEY Target key name already exists.")
-
-
 def same_stream() -> EngineError:
     return invalid("ERR source and destination objects are the same")
 

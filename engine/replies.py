@@ -398,12 +398,6 @@ class Archived(msgspec.Struct, frozen=True):
     deleted: Sequence[int] = ()
 
 
-class Dumped(msgspec.Struct, frozen=True):
-    """A stream as text (`engine.dump`)."""
-
-    text: str
-
-
 class DurableInfo(msgspec.Struct, frozen=True):
     """A stream as Durable Streams has it; `media` is None for one that was not made by it. Without entries
     `last_id` is 0. `gap` says that the position that was asked about is not of this stream.
@@ -705,7 +699,6 @@ Reply = (
     | DurableCreated
     | BatchesAppended
     | DurableAppended
-    | Dumped
     | Measured
     | GroupInfo
     | Sequence[GroupInfo]

@@ -15,10 +15,10 @@ from typing import Any, Final, get_args, get_type_hints
 import msgspec
 from msgspec.structs import replace
 
-from app.tenants.sources import names_source, rename_in_body, rename_in_dump
+from app.tenants.sources import names_source, rename_in_body
 from app.tenants.stripping import ShownInfo
 from app.tenants.tenant_names import TenantNames
-from engine import EngineError, dump
+from engine import EngineError
 from engine.commands import (
     AddScheduled,
     Close,
@@ -32,7 +32,6 @@ from engine.commands import (
     MeasureStreams,
     NewSchedule,
     Publish,
-    Restore,
     SetSchedule,
     StreamInfos,
     XAdd,
@@ -136,20 +135,6 @@ _REFUSED: Final = frozenset({MeasureStreams})
 # ---- whole commands
 
 
-def _restore(command: Restore, names: TenantNames) -> Command:
-    """A dead letter in a dump names a stream of the tenant. The engine gets what it refuses as it is."""
-    renamed = replace(command, stream=names.add(command.stream))
-    if dump.dump_cost(command.dump) > dump.DUMP_COST_MAX:
-        return renamed
-    try:
-        described = rename_in_dump(command.dump, lambda source: names.prefix_bytes + source)
-    except ValueError:
-        return renamed
-    if described == command.dump:
-        return renamed
-    return replace(renamed, dump=described, size=len(dump.encode(described)))
-
-
 def _list(command: ListStreams | StreamInfos, names: TenantNames) -> Command:
     after = None if command.after is None else names.prefix + command.after
     return replace(command, prefix=names.prefix + command.prefix, after=after)
@@ -206,7 +191,6 @@ WHOLE: Final[Mapping[type[Command], Callable[[Any, TenantNames], Command]]] = {
     ListSchedules: _list_schedules,
     ListStreams: _list,
     Publish: _publish,
-    Restore: _restore,
     SetSchedule: _set_schedule,
     StreamInfos: _list,
 }

@@ -1,15 +1,13 @@
 """Dead letters of a tenant: the field that names the stream in which an entry died.
 
-Knows: the field, and where it stands in stored entries and in dumps of streams.
+Knows: the field, and where it stands in stored entries.
 Must never know: prefixes, commands, replies.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final
 
-from msgspec.structs import replace
-
-from engine import dump, entries
+from engine import entries
 
 SOURCE: Final = "weir-source"
 _SOURCE_BYTES: Final = SOURCE.encode()
@@ -18,7 +16,7 @@ Rename = Callable[[bytes], bytes]
 
 
 def names_source(text: bytes) -> bool:
-    """Whether stored entries, or a dump, may have the field: without it there is nothing to rename."""
+    """Whether stored entries may have the field: without it there is nothing to rename."""
     return _SOURCE_BYTES in text
 
 
@@ -37,22 +35,3 @@ def rename_in_body(body: bytes, rename: Rename) -> bytes:
     text = entries.encode(0, body)
     renamed = rename_in_entry(text, rename)
     return body if renamed is text else renamed[len(text) - len(body) :]
-
-
-def rename_in_dump(described: dump.StreamDump, rename: Rename) -> dump.StreamDump:
-    """The same for all entries of a stream. Raises ValueError where one makes no sense."""
-    return replace(
-        described,
-        nodes=[replace(node, entries=_parts(node.entries, rename)) for node in described.nodes],
-        open=described.open and replace(described.open, entries=_parts(described.open.entries, rename)),
-    )
-
-
-def _parts(parts: Sequence[dump.EntryPart], rename: Rename) -> list[dump.EntryPart]:
-    return [_part(part, rename) if SOURCE in part.fields or part.pairs else part for part in parts]
-
-
-def _part(part: dump.EntryPart, rename: Rename) -> dump.EntryPart:
-    (found,) = dump.entry_parts([rename_in_entry(dump.encode_entry(part), rename)])
-    # The engine looks whether it is an ID.
-    return replace(found, id=part.id)

@@ -13,9 +13,9 @@ from typing import Any, Final
 
 from msgspec.structs import asdict, replace
 
-from app.tenants.sources import names_source, rename_in_body, rename_in_dump, rename_in_entry
+from app.tenants.sources import names_source, rename_in_body, rename_in_entry
 from app.tenants.tenant_names import TenantNames
-from engine import EngineError, dump, entries, errors, replies
+from engine import EngineError, entries, errors, replies
 from engine.replies import Reply, by_type
 
 Strip = Callable[[Any, TenantNames], Any]
@@ -127,14 +127,6 @@ def _group_read(reply: replies.GroupRead, names: TenantNames) -> replies.GroupRe
 
 def _claimed(reply: Any, names: TenantNames) -> Any:  # noqa: ANN401 - both kinds of claims
     return replace(reply, entries=_delivered(reply.entries, names))
-
-
-def _dumped(reply: replies.Dumped, names: TenantNames) -> replies.Dumped:
-    payload = reply.text.encode()
-    if not names_source(payload):
-        return reply
-    stripped = rename_in_dump(dump.decode(payload), lambda source: source.removeprefix(names.prefix_bytes))
-    return replies.Dumped(dump.encode(stripped).decode())
 
 
 def _info(info: replies.StreamInfo, names: TenantNames) -> replies.StreamInfo:
@@ -249,7 +241,6 @@ REPLIES: Final[Mapping[type, Strip]] = {
     replies.DeadLettered: _of_stream,
     replies.DeadLettersFound: _same,
     replies.Deletions: _same,
-    replies.Dumped: _dumped,
     replies.DurableAppended: _same,
     replies.DurableCreated: _same,
     replies.DurableInfo: _same,

@@ -16,7 +16,6 @@ ALWAYS_MISSING: Final = (
     *(
         "WATCH",
         "quotas",
-        "DUMP and RESTORE",
         "keyspace notifications",
         "backup and rewrite",
     ),

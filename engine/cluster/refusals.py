@@ -15,10 +15,8 @@ from engine.cluster.wire import ConnectionLostError, ServerError
 from engine.commands import (
     Command,
     ConfigSet,
-    Dump,
     FlushAll,
     PutMetadata,
-    Restore,
     StreamCommand,
     Unchanged,
     Watch,
@@ -169,9 +167,7 @@ def about(refusal: EngineError, command: Command) -> EngineError:
 # What callers call the commands that no server is sent.
 _NAMES: Final[Mapping[type[Command], str]] = {
     ConfigSet: "CONFIG SET",
-    Dump: "DUMP",
     FlushAll: "FLUSHALL",
-    Restore: "RESTORE",
     Unchanged: "WATCH",
     Watch: "WATCH",
     XCfgSet: "XCFGSET",

@@ -13,7 +13,6 @@ import msgspec
 from engine import errors
 from engine.commands import (
     closing,
-    dumping,
     durable,
     entries,
     expiring,
@@ -74,7 +73,6 @@ T = TypeVar("T")
 # Each of them enters its functions in the registry.
 _MODULES: Final = (
     closing,
-    dumping,
     durable,
     entries,
     expiring,

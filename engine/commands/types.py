@@ -14,7 +14,6 @@ import msgspec
 from engine import rows
 from engine.commands.base import NO_STREAM, BlockingCommand, Command, MemoryNeed, StreamCommand
 from engine.copying import copy_cost
-from engine.dump import DUMP_COST_MAX, StreamDump, dump_cost, key_cost
 from engine.keyspace import Keyspace
 from engine.quotas import Quota
 from engine.replies import StreamInfo
@@ -27,8 +26,6 @@ _PENDING_US: Final = 2
 _ATTEMPTS_FACTOR: Final = 10
 # Pending entries that it looks at in all, at 1.5 us each; the returned cursor continues from there.
 _ATTEMPTS_MAX: Final = 5_000
-# An entry, group or pending entry that is written into a dump or read from one.
-_DUMPED_US: Final = 6
 # A node that is copied.
 _COPIED_US: Final = 6
 # Names of streams that are listed.
@@ -640,37 +637,6 @@ class Copy(StreamCommand, frozen=True, kw_only=True):
 
     def grown_streams(self, keyspace: Keyspace, quota: Quota) -> Sequence[str]:
         return (self.target,) if quota.matches(self.target) else ()
-
-
-class Dump(StreamCommand, frozen=True, kw_only=True):
-    """Reply: `Dumped`, None where there is no stream."""
-
-    changes: ClassVar[bool] = False
-    long_reply: ClassVar[bool] = True
-
-    def work_us(self, keyspace: Keyspace) -> int:
-        key = keyspace.find(self.stream)
-        return 0 if key is None else _DUMPED_US * min(key_cost(key), DUMP_COST_MAX)
-
-
-class Restore(StreamCommand, frozen=True, kw_only=True):
-    """Make a stream as it was described; one that is there refuses that unless `replace`. It expires at `ms`,
-    from now where `relative`; 0 is never. Reply: True.
-    """
-
-    needs: ClassVar[MemoryNeed] = MemoryNeed.ADDS
-
-    dump: StreamDump
-    size: int
-    ms: int = 0
-    relative: bool = True
-    replace: bool = False
-
-    def entry_bytes(self) -> int:
-        return self.size
-
-    def work_us(self, keyspace: Keyspace) -> int:
-        return _DUMPED_US * min(dump_cost(self.dump), DUMP_COST_MAX)
 
 
 class Exists(Command, frozen=True, kw_only=True):

@@ -9,7 +9,7 @@ Must never know: commands, syncing, waiting.
 Entries added before the same sync form one epoch, which is on disk when its last frame is. So of a frame,
 only its stream and the lowest ID are kept. A stream that is removed and created again needs no care: its
 entries come in frames after the removal. A stream that gets its name with entries in it (by a rename, as a
-copy, from a dump) counts as a whole.
+copy) counts as a whole.
 """
 
 from collections import deque

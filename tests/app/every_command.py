@@ -66,8 +66,6 @@ WORDS: Final[Mapping[str, str]] = {
     "rename": "RENAME a b",
     "renamenx": "RENAMENX a b",
     "copy": "COPY a b",
-    "dump": "DUMP a",
-    "restore": "RESTORE a 0 text",
     "exists": "EXISTS a b",
     "touch": "TOUCH a b",
     "type": "TYPE a",

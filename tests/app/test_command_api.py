@@ -279,22 +279,3 @@ async def test_names_are_checked_here_too(http: httpx.AsyncClient) -> None:
         answer = await http.post(ONE, json=["XADD", name, "*", "f", "v"])
         assert answer.status_code == 400
         assert answer.json()["error"].startswith("ERR invalid name: a stream name has 1 to 512 bytes")
-
-
-async def test_a_stream_is_dumped_and_restored(http: httpx.AsyncClient) -> None:
-    """As text, which needs no base64, for any values."""
-    headers = {"weir-encoding": "base64"}
-    words = ["XADD", "s", "1-0", "f"]
-    await http.post(ONE, json=[*map(b64, words), base64.b64encode(b"\xff\x00").decode()], headers=headers)
-    payload = (await http.post(ONE, json=["DUMP", "s"])).json()["result"]
-    for name, answer in (
-        ("t", {"result": "OK"}),
-        ("s", {"error": "BUSYKEY Target key name already exists."}),
-    ):
-        assert (await http.post(ONE, json=["RESTORE", name, 0, payload])).json() == answer
-    ranges = [
-        (await http.post(ONE, json=["XRANGE", name, "-", "+"], headers={"upstash-encoding": "base64"})).json()
-        for name in "st"
-    ]
-    assert ranges[0] == ranges[1]
-    assert (await http.post(ONE, json=["DUMP", "none"])).json() == {"result": None}

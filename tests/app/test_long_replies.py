@@ -141,12 +141,6 @@ def _read(house: House) -> Command:
     )
 
 
-@case(commands.Dump)
-def _dump(house: House) -> Command:
-    add(house, entries.body([("a", "x" * 100_000)]), 4)
-    return commands.Dump(stream=S)
-
-
 @case(commands.DescribeEdges)
 def _edges(house: House) -> Command:
     add(house, LONG, 2)

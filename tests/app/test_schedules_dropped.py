@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
 from typing import Final
 
-import httpx
 import pytest
 
 from app.main import create_app
@@ -28,7 +27,7 @@ HOUR_MS: Final = 3_600_000
 ONCE: Final = "a"
 
 
-# How the stream `a`, which has schedules, ends. `{dump}` stands for that of another stream.
+# How the stream `a`, which has schedules, ends.
 WAYS: Final = [
     "DEL a",
     "UNLINK missing a",
@@ -36,9 +35,6 @@ WAYS: Final = [
     "FLUSHDB",
     "RENAME b a",
     "COPY b a REPLACE",
-    "RESTORE a 0 {dump} REPLACE",
-    # Its time is over.
-    "RESTORE a 1 {dump} REPLACE ABSTTL",
     "EXPIRE a -1",
     "EXPIREAT a 1",
     "PEXPIRE a -1",
@@ -63,11 +59,6 @@ async def prepare(engine: EngineProtocol, scheduled: str = "a") -> None:
         await reply_to(engine, SetSchedule(stream=scheduled, schedule=NewSchedule(name, BODY, rule)))
 
 
-async def dump_of_b(http: httpx.AsyncClient) -> str:
-    answer = await http.post("/v1/commands", json=["DUMP", "b"])
-    return str(answer.json()["result"])
-
-
 async def check_dropped(bench: Bench) -> None:
     """They are gone, counted, and in the audit log with what ended the stream."""
     assert (bench.engine.schedules, bench.engine.schedules_dropped) == (0, SCHEDULED)
@@ -86,11 +77,8 @@ async def test_a_command_that_ends_a_stream_drops_what_is_scheduled_and_says_so(
         place.mkdir()
         async with opened(place, principal=principal_with("*:*"), is_front=is_front) as bench:
             await prepare(bench.engine)
-            async with calling(bench.app) as http:
-                dump = await dump_of_b(http)
-            words = [dump if word == "{dump}" else word for word in way.split()]
             assert isinstance(door, InWords | WebSocket)
-            answer = await door.send(bench, words)
+            answer = await door.send(bench, way.split())
             assert "error" not in answer.lower().replace('"error":null', ""), (door.name, answer)
             await check_dropped(bench)
 
@@ -188,10 +176,8 @@ async def test_no_command_loses_a_schedule_without_a_word(books: Books) -> None:
     every += [(way.partition(" ")[0].lower(), way) for way in WAYS]
     async with calling(books.bench.app) as http:
         await prepare(books.bench.engine)
-        dump = await dump_of_b(http)
         for name, words in every:
-            command = [dump if word == "{dump}" else word for word in words.split()]
-            await books.check(name, http.post("/v1/commands", json=command), own.get(name, 0))
+            await books.check(name, http.post("/v1/commands", json=words.split()), own.get(name, 0))
     await books.check_audited()
     assert {name for name, _ in books.dropped} >= {way.partition(" ")[0].lower() for way in WAYS}
 

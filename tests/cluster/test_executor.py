@@ -28,7 +28,6 @@ from engine.commands import (
     DescribeArchived,
     DescribeEdges,
     DescribeGroup,
-    Dump,
     EnsureGroup,
     Extend,
     FindGroup,
@@ -275,7 +274,6 @@ async def test_a_transaction_is_one_turn_with_refusals_in_their_places(engine: C
     [
         (Watch(stream="s"), "WATCH"),
         (Unchanged(versions={"s": 1}), "WATCH"),
-        (Dump(stream="s"), "DUMP"),
         (FlushAll(), "FLUSHALL"),
         (ConfigSet(values=[]), "CONFIG SET"),
         (XCfgSet(stream="s", settings=IdmpSettings()), "XCFGSET"),

@@ -28,7 +28,6 @@ from engine.replies import Closed, GroupRead, Planned, StreamEnd, StreamInfo, St
 from tests.engine.asking import begin_read, reply_to
 from tests.engine.clocks import settle
 from tests.engine.conversation import Conversation
-from tests.engine.test_dumps import BAD, dumped, sealed, text_of
 from tests.engine.test_renaming import rich, shown
 from tests.engine.world import NOW_MS, World
 
@@ -215,7 +214,7 @@ def test_a_reason_is_short(letter: str) -> None:
     world.check()
 
 
-def test_a_rename_and_a_dump_keep_the_end_and_a_copy_is_open() -> None:
+def test_a_rename_keeps_the_end_and_a_copy_is_open() -> None:
     """A copy begins anew."""
     world = rich()
     close(world, reason="done")
@@ -223,24 +222,8 @@ def test_a_rename_and_a_dump_keep_the_end_and_a_copy_is_open() -> None:
     assert world.call("RENAME", "s", "t") == "OK"
     assert world.call("XADD", "t", "*", "a", "1") == CLOSED
     assert world.call("COPY", "t", "u") == 1
-    payload = world.call("DUMP", "t")
-    assert isinstance(payload, str)
-    assert world.call("RESTORE", "v", 0, payload) == "OK"
-    assert world.call("XADD", "v", "*", "a", "1") == CLOSED
-    assert world.keyspace.keys["v"].closed == world.keyspace.keys["t"].closed
     assert shown(world, "u") == before
     assert str(world.call("XADD", "u", "*", "a", "1")).startswith(f"{NOW_MS}-")
-    world.check()
-
-
-def test_a_dump_with_a_reason_that_is_too_long_is_refused() -> None:
-    """It could not have come into being here."""
-    world = filled()
-    close(world, reason="reason")
-    text = text_of(dumped(world))
-    for reason, outcome in (("é" * 128, "OK"), ("é" * 129, BAD)):
-        payload = sealed(text.replace('"reason":"reason"', f'"reason":"{reason}"'))
-        assert world.call("RESTORE", "t", 0, payload, "REPLACE") == outcome
     world.check()
 
 

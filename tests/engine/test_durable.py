@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from engine import EngineError, dump, entries, ids
+from engine import EngineError, entries, ids
 from engine.commands import (
     AppendBatches,
     AppendDurable,
@@ -17,7 +17,6 @@ from engine.commands import (
     CreateDurable,
     Delete,
     DescribeDurable,
-    Dump,
     EnsureGroup,
     Expire,
     ExpireStreams,
@@ -25,7 +24,6 @@ from engine.commands import (
     ForkPoint,
     ProducerBatch,
     Rename,
-    Restore,
     TimeToLive,
     XAdd,
     XDel,
@@ -50,7 +48,7 @@ from engine.records import (
     encode,
     replay,
 )
-from engine.replies import BatchesAppended, Dumped, DurableAppended, DurableCreated, DurableInfo
+from engine.replies import BatchesAppended, DurableAppended, DurableCreated, DurableInfo
 from tests.engine.house import House, adding, id_of, state
 
 Again = Callable[[House], None]
@@ -524,17 +522,11 @@ def test_forks_follow_their_source_to_another_name(filled: House, again: Again) 
     filled.check()
 
 
-def restoring(house: House, target: str) -> None:
-    text = house.of(Dumped, Dump(stream="x")).text.encode()
-    house.run(Restore(stream=target, dump=dump.decode(text), size=len(text), replace=True))
-
-
 @pytest.mark.parametrize(
     "take",
     [
         lambda house, name: house.run(Rename(stream="x", target=name)),
         lambda house, name: house.run(Copy(stream="x", target=name, replace=True)),
-        restoring,
     ],
 )
 @_AGAIN
@@ -583,7 +575,6 @@ def let_it_expire(house: House, _: str) -> None:
         let_it_expire,
         lambda house, name: house.run(Rename(stream="x", target=name)),
         lambda house, name: house.run(Copy(stream="x", target=name, replace=True)),
-        restoring,
     ],
 )
 @_AGAIN

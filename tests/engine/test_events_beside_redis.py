@@ -79,15 +79,6 @@ class Both:
         ours = self._ours([word.encode() for word in words])
         assert ours == self._theirs(), words
 
-    def restore(self, *options: str) -> None:
-        """Of a dump of its own, each."""
-        self._client.restore("t", 0, self._client.dump("s"), replace="REPLACE" in options)
-        payload = self.world.call("DUMP", "s")
-        assert isinstance(payload, str)
-        assert self._ours([b"RESTORE", b"t", b"100000", payload.encode(), *map(str.encode, options)]) == (
-            self._theirs()
-        )
-
     def _ours(self, words: list[bytes]) -> list[tuple[str, str]]:
         command = parse(words).command
         assert command is not None
@@ -123,16 +114,6 @@ def test_each_command_has_the_events_of_redis(both: Both, history: str) -> None:
     for line in HISTORIES[history].split("\n"):
         for words in filter(None, map(str.split, line.split("|"))):
             both.compare(*words)
-
-
-def test_a_restored_stream_is_new_and_restored(both: Both) -> None:
-    """Its groups and its lifetime are no events; nor is what it replaces."""
-    both.begin()
-    both.compare("XADD", "s", "1-0", "a", "1")
-    both.compare("XGROUP", "CREATE", "s", "g", "0")
-    both.restore()
-    both.restore("REPLACE")
-    both.compare("DEL", "t")
 
 
 def test_xdelex_is_xdel() -> None:

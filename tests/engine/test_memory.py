@@ -57,9 +57,7 @@ from engine.commands.base import Command, MemoryNeed
 from engine.commands.execution import check_memory
 from engine.commands.registry import RUN
 from engine.commands.storing import StoreRuns
-from engine.dump import dump_key
-from engine.idempotency import IdempotencyTable
-from engine.keyspace import Key, Keyspace
+from engine.keyspace import Keyspace
 from engine.records.snapshot import Capture
 from engine.recurrence import Rule
 from engine.replies import Reply
@@ -100,7 +98,6 @@ ADDING: Final[list[Command]] = [
     ),
     CreateDurable(stream="new", media="text/plain"),
     weir_commands.AddEach(stream="s", bodies=[entries.body([("a", "1")])]),
-    types.Restore(stream="new", dump=dump_key(Key("", IdempotencyTable(100, 100))), size=0),
     EnsureGroup(stream="s", group="new", start=0),
     EnsureGroup(stream="new", group="g", start=0, mkstream=True),
     XGroupCreate(stream="s", group="new", start=0),

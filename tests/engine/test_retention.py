@@ -11,17 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine import Caps, Engine, EngineError, Quota, dump, entries, errors
+from engine import Caps, Engine, EngineError, Quota, entries, errors
 from engine.commands import (
     Copy,
     Cursor,
     Delete,
     DeleteGroup,
-    Dump,
     EnsureStream,
     Refs,
     Rename,
-    Restore,
     Trim,
     UpdateStream,
     XAck,
@@ -38,7 +36,7 @@ from engine.commands import (
 from engine.commands.retention import TURN_ENTRIES_MAX
 from engine.commands.weir_commands import Maintain
 from engine.keyspace import Retention
-from engine.replies import Dumped, Gap, GroupRead, StreamInfo, StreamsRead, Trimmed
+from engine.replies import Gap, GroupRead, StreamInfo, StreamsRead, Trimmed
 from engine.storage.memory import MemoryStorage
 from tests.engine.asking import reply_to, turn_of
 from tests.engine.clocks import HandClock
@@ -222,12 +220,6 @@ def _copy(house: House) -> None:
     _put_in_its_place(house)
 
 
-def _dump(house: House) -> None:
-    text = house.of(Dumped, Dump(stream="s")).text.encode()
-    house.run(Restore(stream="t", dump=dump.decode(text), size=len(text)))
-    _put_in_its_place(house)
-
-
 def _put_in_its_place(house: House) -> None:
     house.run(Delete(streams=["s"]))
     house.run(Rename(stream="t", target="s"))
@@ -236,9 +228,9 @@ def _put_in_its_place(house: House) -> None:
 _ALL_ITS_WAYS = [House.restart, House.rewrite, _rename, _copy]
 
 
-@pytest.mark.parametrize("way", [*_ALL_ITS_WAYS, _dump])
+@pytest.mark.parametrize("way", _ALL_ITS_WAYS)
 def test_that_there_was_no_group_goes_along(house: House, way: Callable[[House], None]) -> None:
-    """Over a restart, a snapshot, another name, a copy and a dump."""
+    """Over a restart, a snapshot, another name and a copy."""
     kept(house, "s", max_len=0, keep_unacknowledged=True)
     house.fill("s", 5)
     way(house)

@@ -308,15 +308,6 @@ def test_they_follow_a_rename_and_no_copy(house: House) -> None:
     assert [len(house.pairs(name)) for name in ("t", "copied")] == [1, 0]
 
 
-def test_a_dump_has_none_and_a_restore_in_its_place_drops_them(house: House) -> None:
-    house.run(adding("s"))
-    dump: Any = house.call("DUMP", "s")
-    house.run(later("a"))
-    assert house.call("DUMP", "s") == dump
-    house.call("RESTORE", "s", "0", dump, "REPLACE")
-    assert (names(house), house.keyspace.scheduled) == ([], 0)
-
-
 @pytest.mark.parametrize("words", [("DEL", "s"), ("FLUSHALL",), ("PEXPIRE", "s", "50")])
 def test_they_go_with_their_stream(house: House, words: tuple[str, ...]) -> None:
     house.run(later("a", "b"))

@@ -12,7 +12,6 @@ from engine import EngineError, entries
 from engine.commands import (
     Copy,
     Cursor,
-    Dump,
     ListStreams,
     XAck,
     XAdd,
@@ -44,7 +43,6 @@ LONG_TOGETHER: dict[str, Command] = {
     "XPENDING": XPending(stream="s", group="g"),
     "XAUTOCLAIM": XAutoClaim(stream="s", group="g", consumer="d", min_idle_ms=9, start=0),
     "KEYS": ListStreams(),
-    "DUMP": Dump(stream="s"),
     "COPY": Copy(stream="s", target="t"),
 }
 

@@ -1,7 +1,6 @@
 """Redis clients that attack: the gateway's memory is bounded, and others are served."""
 
 import contextlib
-import random
 import resource
 import socket
 import time
@@ -10,12 +9,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
-import msgspec
 import pytest
 import redis
 
-from tests.engine.test_dumps import crafted, dumped, text_of
-from tests.engine.test_renaming import rich
 from tests.hostile.peers import resident_bytes
 from tests.server import Server
 
@@ -144,19 +140,6 @@ def test_replies_that_are_not_read(target: Target) -> None:
                 assert resident_bytes(target.pid) - before < 2 * GROWTH_BYTES_MAX
                 assert time.monotonic() < late_s
                 time.sleep(POLL_S)
-
-
-def test_crafted_dumps_over_the_wire(target: Target) -> None:
-    """An error or a stream that can be read and removed, never the end of the gateway."""
-    chance, text = random.Random(15), text_of(dumped(rich()))
-    with target.connect() as connection:
-        for _ in range(300):
-            payload = crafted(msgspec.json.decode(text), chance)
-            connection.sendall(sent("RESTORE", "t", 0, payload) + sent("XINFO", "STREAM", "t", "FULL"))
-            connection.sendall(sent("DEL", "t") + sent("ECHO", "end"))
-            received = replies_until(connection, b"$3\r\nend\r\n")
-            assert received.startswith((b"+OK\r\n", b"-ERR Bad data format\r\n")), received[:200]
-    assert not [line for line in target.log_lines() if line.get("level") in ("error", "critical")]
 
 
 def test_floods_without_a_token(tmp_path: Path) -> None:

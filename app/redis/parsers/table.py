@@ -32,6 +32,7 @@ _NO_MESSAGES: Final = (
     "Weir has no messages but notifications of streams: XADD and XREAD BLOCK take their place"
 )
 _SAVED: Final = "Weir saves before it replies; WAITAOF 1 0 0 waits for the disk"
+_NO_DUMPS: Final = "COPY copies a stream; backup, or export and import, take it elsewhere"
 _REWRITTEN: Final = "POST /v1/admin/rewrite rewrites the log, and so does `weir log rewrite`"
 
 _HINTS: Final[Mapping[str, str]] = {
@@ -47,6 +48,7 @@ _HINTS: Final[Mapping[str, str]] = {
     _NO_MESSAGES: "publish spublish",
     _SAVED: "bgsave lastsave save",
     _REWRITTEN: "bgrewriteaof",
+    _NO_DUMPS: "dump restore",
     "Weir has one database": "move swapdb",
     "CLIENT LIST and SLOWLOG GET show what clients do": "monitor",
     "end the process to stop Weir": "shutdown",
@@ -153,10 +155,7 @@ COMMANDS: Final[Mapping[str, CommandRow]] = {
     "pexpiretime": CommandRow(2, _READ, parse_keys.PEXPIRETIME),
     "rename": CommandRow(3, _TAKEN_AWAY, parse_keys.rename, _REPLACED),
     "renamenx": CommandRow(3, _TAKEN_AWAY, parse_keys.renamenx, _REPLACED),
-    # The same as to restore a dump.
     "copy": CommandRow(-3, _READ, parse_keys.copy, _REPLACED),
-    "dump": CommandRow(2, _READ, parse_keys.dump_stream),
-    "restore": CommandRow(-4, _REPLACED, parse_keys.restore),
     "exists": CommandRow(-2, _READ, parse_server.exists),
     # Each command that names a stream counts as use of it, as OBJECT IDLETIME shows.
     "touch": CommandRow(-2, _READ, parse_server.exists),

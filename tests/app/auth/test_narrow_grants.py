@@ -57,7 +57,7 @@ CASES: Final = (
 OF_WHOLE_STREAMS: Final = (
     *("DEL s", "UNLINK s", "RENAME s t", "RENAMENX s t", "COPY u s", "XTRIM s MAXLEN 1", "XSETID s 9-0"),
     *("EXPIRE s 9", "PEXPIRE s 9", "EXPIREAT s 9", "PEXPIREAT s 9", "PERSIST s", "XCFGSET s IDMP-DURATION 9"),
-    *("WEIR.CLOSE s", "RESTORE t 0 x", "XIDMPRECORD s p i 1-0", "FLUSHALL"),
+    *("WEIR.CLOSE s", "XIDMPRECORD s p i 1-0", "FLUSHALL"),
 )
 WAYS: Final = [door for door in DOORS if isinstance(door, InWords | WebSocket)]
 GRANT: Final[dict[str, Any]] = {

@@ -53,7 +53,7 @@ EXCEPTIONS: Final[Mapping[tuple[str, str], str]] = {
     ("xautoclaim", "delete"): "it takes deleted entries out of the list of pending ones: no entry goes",
     ("weir.close", "update"): "an end is an action of its own",
 }
-# A stream that takes another's place is as one that is restored from a dump.
+# A stream that takes another's place brings groups and retention.
 SOURCES: Final = {"rename": {"read", "manage"}, "renamenx": {"read", "manage"}, "copy": {"read"}}
 REPLACED: Final = {"write", "manage"}
 
@@ -101,9 +101,8 @@ def test_what_is_asked_for_in_each_place_is_what_is_done_there(
 
 
 @pytest.mark.parametrize("name", SOURCES)
-def test_a_stream_that_takes_anothers_place_needs_what_a_restored_one_does(name: str) -> None:
+def test_a_stream_that_takes_anothers_place_is_written_and_managed(name: str) -> None:
     assert places(name) == {"a": SOURCES[name], "b": REPLACED}
-    assert places("restore") == {"a": REPLACED}
 
 
 # ---- at every way in

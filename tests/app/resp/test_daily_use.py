@@ -41,6 +41,8 @@ async def test_help_names_what_works_alone(wire: Wire, container: str) -> None:
         ("BGSAVE", "Weir saves before it replies; WAITAOF 1 0 0 waits for the disk"),
         ("BGREWRITEAOF", "POST /v1/admin/rewrite rewrites the log, and so does `weir log rewrite`"),
         ("SHUTDOWN NOSAVE", "end the process to stop Weir"),
+        ("DUMP a", "COPY copies a stream; backup, or export and import, take it elsewhere"),
+        ("RESTORE b 0 text", "COPY copies a stream; backup, or export and import, take it elsewhere"),
         ("MOVE a 1", "Weir has one database"),
         ("CLUSTER SLOTS", "Weir is one server to its clients: connect without cluster mode"),
     ],

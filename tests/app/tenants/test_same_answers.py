@@ -95,8 +95,6 @@ COMMANDS: Final[Sequence[Sequence[str]]] = [
     ("RENAME", "copy", "moved"),
     ("RENAMENX", "moved", "orders"),
     ("RENAME", "missing", "orders"),
-    ("DUMP", "dead"),
-    ("RESTORE", "back", "0", "nonsense"),
     ("EXISTS", "orders", "missing"),
     ("TOUCH", "orders", "missing"),
     ("TYPE", "orders"),

@@ -48,7 +48,6 @@ WHOLE_FIELDS: Final[Mapping[type[Command], set[str]]] = {
     commands.ListSchedules: {"stream", "after", "before", "before_ms", "by_name"},
     commands.ListStreams: {"prefix", "after"},
     commands.Publish: {"parts", "idempotency", "chunk"},
-    commands.Restore: {"stream", "dump", "size"},
     commands.SetSchedule: {"stream", "schedule"},
     commands.StreamInfos: {"prefix", "after"},
 }

@@ -5,29 +5,24 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from app.auth import Grant, Principal
 from app.live.leases import ConsumerLeases
-from app.tenants.renaming import add_prefix
 from app.tenants.stripping import ShownInfo
 from app.tenants.tenant import TENANTS_MAX, TenantEngine, Tenants
-from app.tenants.tenant_names import TenantNames
-from engine import Engine, EngineError, dump, entries, ids
+from engine import Engine, EngineError, entries, ids
 from engine.commands import (
     Chunk,
     Cursor,
     DeadLetterEntries,
     Delete,
     DescribeGroup,
-    Dump,
     EnsureGroup,
     FlushAll,
     IdempotencyKey,
     ListStreams,
     Publish,
     Redrive,
-    Restore,
     StreamInfos,
     Trim,
     UpdateStream,
@@ -110,79 +105,6 @@ async def test_dead_letters_go_back(dead: TenantEngine) -> None:
     letters = [one for one, _ in found.pairs()]
     redriven = await ask(dead, Redrive(stream="s", group="g", letters="dead", ids=letters))
     assert (redriven.letters, await reply_to(dead, XLen(stream="dead"))) == (letters, 0)
-
-
-async def test_dumps_go_from_tenant_to_tenant(dead: TenantEngine, engine: Engine) -> None:
-    """The dead letters in them name streams of the tenant that has them; metadata and other fields stay."""
-    traced = entries.with_meta(entries.body([("weir-source", "acme.s")] * 2), {"traceparent": "t"})
-    await reply_to(engine, XAdd(stream="acme.dead", bodies=[traced]))
-    text = (await ask(dead, Dump(stream="dead"))).text
-    assert text.count("acme.") == 1, "the entry's own field"
-    page = await ask(dead, XRange(stream="dead", start=ids.ID_MIN, end=ids.ID_MAX))
-    for prefix in (A, B):
-        tenant = TenantEngine(engine, prefix)
-        payload = Restore(stream="copy", dump=dump.decode(text.encode()), size=len(text))
-        assert await reply_to(tenant, payload) is True
-        copied = await ask(tenant, XRange(stream="copy", start=ids.ID_MIN, end=ids.ID_MAX))
-        assert copied.parts == page.parts
-        assert (await ask(tenant, Dump(stream="copy"))).text == text
-        real = await reply_to(engine, XRange(stream=f"{prefix}copy", start=ids.ID_MIN, end=ids.ID_MAX))
-        assert sources([real]) == [f"{prefix}s".encode()] * 3
-        assert entries.meta_of(real.parts[-1]) == {"traceparent": "t"}  # type: ignore[union-attr]
-    assert await ask(dead, Dump(stream="missing")) is None
-
-
-async def test_a_dump_cannot_name_a_stream_of_others(engine: Engine) -> None:
-    """Its text may say so; what makes no sense is refused, and so is what gets too long."""
-    tenant = TenantEngine(engine, A)
-    await reply_to(tenant, XAdd(stream="s", bodies=[entries.body([("weir-source", f"{B}s")])]))
-    described = dump.decode((await ask(tenant, Dump(stream="s"))).text.encode())
-    await reply_to(tenant, Restore(stream="t", dump=described, size=1))
-    real: Any = await reply_to(engine, XRange(stream="acme.t", start=ids.ID_MIN, end=ids.ID_MAX))
-    assert sources([real]) == [b"acme.globex.s"]
-    assert described.open is not None
-    (part,) = described.open.entries
-    part.encoding = "base64"
-    with pytest.raises(EngineError, match="Bad data format"):
-        await reply_to(tenant, Restore(stream="u", dump=described, size=1))
-    part.encoding, part.fields = None, {"weir-source": "s" * dump.DUMP_BYTES_MAX}
-    with pytest.raises(EngineError, match="too large"):
-        await reply_to(tenant, Restore(stream="u", dump=described, size=1))
-
-
-async def test_a_bad_dump_refuses_nothing_beside_it(engine: Engine) -> None:
-    """Neither in a pipeline nor in a transaction; a stream that is there is refused first."""
-    tenant = TenantEngine(engine, A)
-    add = XAdd(stream="s", bodies=[entries.body([("weir-source", "s")])])
-    await reply_to(tenant, add)
-    described = dump.decode((await ask(tenant, Dump(stream="s"))).text.encode())
-    assert described.open is not None
-    described.open.entries[0].encoding = "base64"
-    commands = [add, Restore(stream="t", dump=described, size=1), add]
-    replies: list[Sequence[Any]] = []
-    submit_each(tenant, commands, replies.append)
-    replies.append(await turn_of(tenant, commands))
-    for before, refusal, after in replies:
-        assert "Bad data format" in refusal.redis
-        assert list(after.ids) > list(before.ids)
-    with pytest.raises(EngineError, match="BUSYKEY"):
-        await reply_to(tenant, Restore(stream="s", dump=described, size=1))
-
-
-async def test_a_dump_is_renamed_where_its_entries_are_as_many_as_one_turn_takes(engine: Engine) -> None:
-    """One more is refused by the engine, which gets it as it came."""
-    tenant = TenantEngine(engine, A)
-    await reply_to(tenant, XAdd(stream="s", bodies=[entries.body([("weir-source", "s")])]))
-    described = dump.decode((await ask(tenant, Dump(stream="s"))).text.encode())
-    assert described.open is not None
-    (part,) = described.open.entries
-    for extra, renamed in ((-1, 1), (0, 1), (1, 0)):
-        count = dump.DUMP_COST_MAX - dump.dump_cost(described) + len(described.open.entries) + extra
-        open_node = replace(described.open, entries=[part] * count)
-        many = Restore(stream="t", dump=replace(described, open=open_node), size=1)
-        found = add_prefix(many, TenantNames(A))
-        assert isinstance(found, Restore)
-        assert dump.encode(found.dump).count(b"acme.s") == renamed * count
 
 
 async def test_a_precondition_means_what_was_shown(dead: TenantEngine) -> None:

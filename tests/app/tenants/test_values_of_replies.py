@@ -15,7 +15,7 @@ import pytest
 from app.tenants.sources import SOURCE
 from app.tenants.stripping import IN_LISTS, REPLIES, strip_prefix, strip_refusal
 from app.tenants.tenant_names import TenantNames
-from engine import EngineError, entries, errors, replies
+from engine import EngineError, entries, errors
 from engine.recurrence import Rule
 
 NAMES: Final = TenantNames("acme.")
@@ -145,8 +145,8 @@ def texts(value: Any) -> Iterator[str]:
 @pytest.mark.parametrize("kind", [*REPLIES, *IN_LISTS], ids=lambda kind: kind.__name__)
 def test_no_text_of_a_reply_has_the_prefix(kind: type, prefix: str) -> None:
     """But where it stands in what a tenant or the engine has chosen, and names no stream."""
-    if kind in (list, tuple, types.NoneType, replies.Dumped):
-        # Lists are in the table by what they hold; dumps have tests of their own.
+    if kind in (list, tuple, types.NoneType):
+        # Lists are in the table by what they hold.
         return
     filled = Filled(prefix)
     reply: Any = filled.of(kind, kind.__name__)
