@@ -20,6 +20,7 @@ COPY pyproject.toml LICENSE README.md ./
 COPY .ci/build_rows.py .ci/
 COPY app app
 COPY engine engine
+COPY history history
 COPY sdk/python sdk/python
 RUN python -m pip wheel --no-deps --no-build-isolation --no-index --wheel-dir /wheels . ./sdk/python \
  && python -m pip --python /opt/weir install --no-deps --no-index /wheels/*.whl \

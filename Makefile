@@ -9,14 +9,14 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # What takes minutes shows what it is at: names as they come, and bars on a terminal.
 PIP_SHOWN := $(BIN)/python -m pip --disable-pip-version-check
-SOURCES := app engine sdk spark tests bench .ci
+SOURCES := app engine history sdk spark tests bench .ci
 SDK := tests/sdk
 TOOLS := $(VENV)/tools
 CLASSES := $(VENV)/spark-classes.jsa
 NOT_RUN := .not-run
 WORKERS ?= 5
 SECOND_LOOK := $(BIN)/python .ci/second_look.py $(NOT_RUN) $(BIN)/pytest
-COMPILE := $(BIN)/python -m compileall -q app engine sdk/python/weir spark/pyspark_weir
+COMPILE := $(BIN)/python -m compileall -q app engine history sdk/python/weir spark/pyspark_weir
 
 .DEFAULT_GOAL := help
 .PHONY: help run install spark history dev system test fmt lint types contracts tests early together alone coverage prove soak bench image lock client typescript clean

@@ -9,7 +9,7 @@ from typing import Final
 
 from vulture import Vulture
 
-SOURCES: Final = ("app", "engine", "sdk/python", "spark")
+SOURCES: Final = ("app", "engine", "history", "sdk/python", "spark")
 CONFIDENCE_MIN: Final = 60
 # Below this confidence a variable may be a field.
 VARIABLE_CONFIDENCE_MIN: Final = 100

@@ -43,7 +43,7 @@ SESSIONS = (
 )
 # Whose files share what takes long to make: wheels, and environments with them.
 MADE_ONCE = (("tests/distributions/",),)
-SCANNED = ("app", "engine")
+SCANNED = ("app", "engine", "history")
 # What blockbuster does not know by itself, and what a log on disk does most.
 SYNCS = ("fdatasync", "fsync")
 

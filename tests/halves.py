@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 ROOT: Final = Path(__file__).parent.parent
-SOURCES: Final = "app", "engine", "sdk/python", "spark", "tests"
+SOURCES: Final = "app", "engine", "history", "sdk/python", "spark", "tests"
 Name = TypeVar("Name")
 _chosen_by: str | None = None
 

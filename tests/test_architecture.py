@@ -21,12 +21,12 @@ LINE: Final = re.compile(r"^ {4}( *)([a-z]+)/ ", re.MULTILINE)
 # Their folders are on the map, one level or two deep; other trees are named as a whole.
 MAPPED: Final = ("app", "app/api", "app/doors", "app/http", "app/redis", "engine", "sdk")
 DISTRIBUTIONS: Final = {
-    "weir-gateway": ("app", "engine"),
+    "weir-gateway": ("app", "engine", "history"),
     "weir-client": ("sdk/python/weir",),
     "pyspark-weir": ("spark/pyspark_weir",),
 }
-PACKAGES: Final = {"app", "engine", "pyspark_weir", "weir"}
-WHOLE: Final = ("bench", "deploy", "docs", "spark", "tests")
+PACKAGES: Final = {"app", "engine", "history", "pyspark_weir", "weir"}
+WHOLE: Final = ("bench", "deploy", "docs", "history", "spark", "tests")
 
 
 def _on_the_map() -> set[str]:
@@ -161,7 +161,7 @@ def test_the_worked_example_adds_an_operation(tmp_path: Path) -> None:
     assert found is not None, "the page has a worked example"
     touched = re.findall(r"^\+\+\+ b/(\w+)/", found[1], re.MULTILINE)
     assert touched == ["app", "docs", "tests"]
-    for folder in ("app", "deploy", "docs", "engine", "sdk/python", "tests"):
+    for folder in ("app", "deploy", "docs", "engine", "history", "sdk/python", "tests"):
         shutil.copytree(
             ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("node_modules", "__pycache__")
         )

@@ -50,7 +50,7 @@ def test_the_kata_adds_a_capability(tmp_path: Path) -> None:
     """Applied to a copy of the tree, its tests pass: in the engine, and at each door of a gateway over a log,
     Redis and Valkey. They start three gateways and two servers: that takes some ten seconds.
     """
-    for folder in ("app", "engine", "sdk/python", "tests"):
+    for folder in ("app", "engine", "history", "sdk/python", "tests"):
         # With what is compiled: only what the patch changes is compiled anew.
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("node_modules"))
     shutil.copy(ROOT / "pyproject.toml", tmp_path)

@@ -24,10 +24,10 @@ LOCKS: Final = (
     *("requirements.lock", "requirements-build.lock", "requirements-spark.lock", "requirements-dev.lock"),
     *("requirements-history.lock", "requirements-tools.lock"),
 )
-FOLDERS: Final = ("app", "bench", "deploy", "engine", "sdk", "spark", "tests")
+FOLDERS: Final = ("app", "bench", "deploy", "engine", "history", "sdk", "spark", "tests")
 # Each distribution: its folder, and the packages in it.
 DISTRIBUTIONS: Final = {
-    "weir-gateway": (".", ("app", "engine")),
+    "weir-gateway": (".", ("app", "engine", "history")),
     "weir-client": ("sdk/python", ("weir",)),
     "pyspark-weir": ("spark", ("pyspark_weir",)),
 }

@@ -9,7 +9,7 @@ from typing import Final
 import typer
 
 from app import VERSION
-from app.cli import backup, history, log, migrate, serve, token
+from app.cli import backup, log, migrate, serve, token
 from weir.cli.options import as_command
 
 _SERVER: Final = "Server"
@@ -21,7 +21,6 @@ def register(cli: typer.Typer) -> Callable[[], str]:
     cli.command("serve", rich_help_panel=_SERVER)(as_command(serve.serve))
     cli.command("config", rich_help_panel=_SERVER)(as_command(serve.show_config))
     cli.add_typer(token.commands, name="token", rich_help_panel=_SERVER)
-    cli.add_typer(history.commands, name="history", rich_help_panel=_SERVER)
     cli.command("import", rich_help_panel=_SERVER)(as_command(migrate.migrate))
     cli.command("backup", rich_help_panel=_DATA)(backup.backup)
     cli.command("restore", rich_help_panel=_DATA)(backup.restore)

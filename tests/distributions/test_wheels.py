@@ -12,7 +12,7 @@ from engine import rows
 from tests.distributions.conftest import FOLDERS, ROOT, build
 
 PACKAGES: Final = {
-    "weir_gateway": ("app", "engine"),
+    "weir_gateway": ("app", "engine", "history"),
     "weir_client": ("weir",),
     "pyspark_weir": ("pyspark_weir",),
 }

@@ -12,7 +12,7 @@ from typing import Final
 
 import pytest
 
-from app.history.budget import Budget, Share
+from history.budget import Budget, Share
 from tests.history.served import Served
 from tests.spark.table.making import GENERATION, Maker, key_of, numbered
 

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.history.archive import Archive, number
-from app.history.cache import FileCache
-from app.history.groups import Deleted, encode_group
-from app.history.reader import Found, Wanted, read_page
 from engine import SystemClock, entries, ids
+from history.archive import Archive, number
+from history.cache import FileCache
+from history.groups import Deleted, encode_group
+from history.reader import Found, Wanted, read_page
 from pyspark_weir.ids import parse
 from pyspark_weir.table import deletions
 from pyspark_weir.table.compaction import CompactionRules, compact

@@ -9,8 +9,8 @@ import pytest
 
 from app.archived.asking import Answered, Asked
 from app.errors import RefusalError
-from app.history.service import History
 from engine import SystemClock, ids
+from history.service import History
 from tests.spark.archive_tables import GATEWAY, GENERATION, Maker
 
 STREAM: Final = "orders"

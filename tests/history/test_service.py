@@ -18,8 +18,8 @@ from deltalake.schema import PrimitiveType
 from starlette.routing import Route
 
 from app.archived.asking import Answered
-from app.history.service import History
 from engine import SystemClock, ids
+from history.service import History
 from pyspark_weir.ids import parse
 from pyspark_weir.table import deletions
 from pyspark_weir.table.compaction import CompactionRules, compact

@@ -11,8 +11,8 @@ from typing import Final
 
 import pytest
 
-from app.history.service import History
-from app.history.serving import LIMITS, server_of
+from history.service import History
+from history.serving import LIMITS, server_of
 from tests.engine.clocks import HandClock, settle
 from tests.spark.archive_tables import GENERATION, Maker
 

@@ -10,7 +10,6 @@ import pytest
 from app.archived.asking import Answered, Asked
 from app.archived.client import HistoryClient
 from app.archived.reaching import ReachingEngine
-from app.history.service import History
 from engine import Call, Done, Engine, EngineError, How, Reader, ReadHandle, Replies, SystemClock, ask, ids
 from engine.commands import (
     Command,
@@ -26,6 +25,7 @@ from engine.commands import (
 )
 from engine.replies import Entries, StreamInfo, StreamsRead
 from engine.storage.memory import MemoryStorage
+from history.service import History
 from pyspark_weir.ids import parse
 from pyspark_weir.table import deletions
 from pyspark_weir.table.ranges import StreamKey

@@ -44,8 +44,8 @@ QUICK_S: Final = 0.5
 _FOLDER: Final = ROOT / ".matrix"
 _RAN: Final = _FOLDER / "ran.jsonl"
 _SOURCES: Final = _FOLDER / "sources.json"
-_PROBED: Final = "app", "engine", "sdk/python", "spark"
-_COPIED: Final = (*("app", "engine", "sdk", "spark", "tests", "bench", "deploy", "docs", ".ci"),)
+_PROBED: Final = "app", "engine", "history", "sdk/python", "spark"
+_COPIED: Final = (*("app", "engine", "history", "sdk", "spark", "tests", "bench", "deploy", "docs", ".ci"),)
 _FILES: Final = (
     "pyproject.toml",
     "README.md",

@@ -17,8 +17,8 @@ import pytest
 
 from app.archived.asking import Asked
 from app.errors import RefusalError
-from app.history.service import History
 from engine import SystemClock
+from history.service import History
 from pyspark_weir.errors import ArchiveDamagedError, ArchiveError
 from pyspark_weir.ids import ZERO, EntryId
 from pyspark_weir.jobs.archived import ArchiveReader

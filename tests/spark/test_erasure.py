@@ -13,8 +13,8 @@ from deltalake import DeltaTable
 from typer.testing import CliRunner, Result
 
 from app.archived.asking import Asked
-from app.history.service import History
 from engine import SystemClock
+from history.service import History
 from pyspark_weir import clock
 from pyspark_weir.cli.main import jobs
 from pyspark_weir.errors import ArchiveDamagedError, ArchiveError, OptionError

@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 
 from app.archived.asking import Asked
 from app.errors import RefusalError
-from app.history.service import History
 from engine import SystemClock
+from history.service import History
 from pyspark_weir.cli.main import jobs
 from pyspark_weir.errors import ArchiveError, UnknownFeatureError
 from pyspark_weir.ids import EntryId

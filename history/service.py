@@ -26,12 +26,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from app import logs
 from app.archived.asking import BUSY_WAIT_S_MAX, DEADLINE, Answered, Asked
 from app.errors import RefusalError, problem, problem_headers
-from app.history.archive import Archive, Snapshot
-from app.history.budget import Share
-from app.history.cache import FileCache
-from app.history.metrics import Metrics
-from app.history.reader import Found, Wanted, read_page
 from engine import Clock, ids
+from history.archive import Archive, Snapshot
+from history.budget import Share
+from history.cache import FileCache
+from history.metrics import Metrics
+from history.reader import Found, Wanted, read_page
 from pyspark_weir.errors import ArchiveDamagedError, PipelineError
 from pyspark_weir.table.log import storage_failures
 from pyspark_weir.table.ranges import StreamKey

@@ -1,6 +1,6 @@
 """`weir history`: the service that reads an archive for gateways.
 
-Knows: how to ask for what `app.history` does. Must never know: how it does it.
+Knows: its options, and what it refuses to begin with. Must never know: how it does it.
 """
 
 import socket
@@ -17,6 +17,11 @@ commands: Final = typer.Typer(
 )
 _USAGE: Final = 2
 _REFUSED: Final = 3
+
+
+def register(cli: typer.Typer) -> None:
+    """Add it to the command `weir`."""
+    cli.add_typer(commands, name="history", rich_help_panel="Server")
 
 
 @commands.callback()
@@ -51,8 +56,8 @@ def serve(
     if token_file is None and not host_is_loopback(host):
         raise Failure(f"{host} can be reached by others: give --token-file", exit_code=_USAGE)
     try:
-        from app.history import serving
-        from app.history.service import History
+        from history import serving
+        from history.service import History
     except ImportError as missing:
         raise Failure(f"{missing}: install weir-gateway[history]") from None
     from app import logs

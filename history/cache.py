@@ -13,8 +13,8 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar, TypeVarTuple
 
 import pyarrow as pa
 
-from app.history.budget import Budget, Share
-from app.history.groups import COLUMNS, Deleted, Group, encode_group
+from history.budget import Budget, Share
+from history.groups import COLUMNS, Deleted, Group, encode_group
 from pyspark_weir.errors import ArchiveDamagedError
 from pyspark_weir.table.files import ROW_GROUP_BYTES_MAX, DataFile
 from pyspark_weir.table.log import STORAGE_ERRORS

@@ -15,11 +15,11 @@ import heapq
 from collections.abc import AsyncIterator
 from typing import Final, NamedTuple
 
-from app.history.archive import Archive, Snapshot, StreamFiles
-from app.history.budget import Share
-from app.history.cache import FileCache, Next
-from app.history.groups import Run
 from engine import entries
+from history.archive import Archive, Snapshot, StreamFiles
+from history.budget import Share
+from history.cache import FileCache, Next
+from history.groups import Run
 from pyspark_weir.table.files import DataFile
 from pyspark_weir.table.ranges import StreamKey
 

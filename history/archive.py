@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from app.history.groups import Deleted, key_of
 from engine import Clock
+from history.groups import Deleted, key_of
 from pyspark_weir import ids
 from pyspark_weir.ids import EntryId
 from pyspark_weir.table import deletions

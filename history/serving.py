@@ -17,9 +17,9 @@ import uvloop
 from app.doors.http.http_connection import HttpConnection
 from app.doors.http.listening import HttpServer, Times
 from app.doors.http.service import HttpService, Limits
-from app.history.service import History
 from app.http.responses import refuse
 from app.metrics.faults import Faults
+from history.service import History
 
 # Gateways ask with a name, a range and a token.
 LIMITS: Final = Limits(head_bytes_max=32 << 10, request_s_max=10.0, stall_s_max=30.0, keep_alive_s=75.0)
