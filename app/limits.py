@@ -270,6 +270,7 @@ TEXT_SIZES: Final[Mapping[type, Callable[[Any], int]]] = {
     PendingSummary: lambda reply: sum([len(name) + _ROW_BYTES for name, _ in reply.consumers]),
     Planned: lambda reply: sum(
         [len(one.stream) + _ROW_BYTES + _ID_BYTES * len(one.cuts) for one in reply.streams]
+        + [len(one.stream) + _ROW_BYTES for one in reply.previous]
     ),
     ScheduleInfo: lambda reply: len(reply.body),
     SchedulePage: lambda reply: _named_bytes(reply.schedules) + sum(map(text_bytes, reply.schedules)),

@@ -15,20 +15,27 @@ from collections import deque
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
-from engine.replies import Gap
+from engine.replies import Gap, PreviousStream
 
 GENERATION_BYTES: Final = 8
 # Restores that a reader may have missed and still gets as such; beyond, its stream is another.
 SALTS_MAX: Final = 8
 # Ends whose cause is kept, about 150 bytes each: readers that wait get it at once, slow ones later.
 _ENDS_MAX: Final = 10_000
+# Names of archived streams that have ended whose last owner is kept, about 250 bytes each: those of archives
+# that run again after a weekend in which streams came and went.
+PREVIOUS_MAX: Final = 10_000
 
 
 class Generations:
-    """What is known of streams that are no more. Ends are known since the start, salts are in the log."""
+    """What is known of streams that are no more. Ends are known since the start; salts, and who had a name
+    last, are in the log.
+    """
 
     def __init__(self) -> None:
         self.salts: deque[bytes] = deque(maxlen=SALTS_MAX)
+        # By name, the one that ended last at the end.
+        self.previous: dict[str, PreviousStream] = {}
         self._ends: dict[str, str] = {}
 
     def note_end(self, generation: str, cause: str) -> None:
@@ -36,6 +43,13 @@ class Generations:
         self._ends[generation] = cause
         if len(self._ends) > _ENDS_MAX:
             del self._ends[next(iter(self._ends))]
+
+    def note_previous(self, previous: PreviousStream) -> None:
+        """Keep the last owner of a name, which is gone."""
+        self.previous.pop(previous.stream, None)
+        self.previous[previous.stream] = previous
+        if len(self.previous) > PREVIOUS_MAX:
+            del self.previous[next(iter(self.previous))]
 
     def has_ended_by(self, generation: str, cause: str) -> bool:
         """Whether that is known to have ended the stream."""

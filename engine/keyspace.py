@@ -34,6 +34,7 @@ from engine.names import SortedNames
 from engine.nodes import Text
 from engine.producers import Producers
 from engine.quotas import QuotaCounts
+from engine.replies import PreviousStream
 from engine.runs import Runs
 from engine.schedules import Schedule, StreamSchedules
 from engine.sealed import DecodedNodeCache
@@ -420,6 +421,7 @@ class Keyspace:
 
     def _take_out(self, name: str) -> Key:
         key = self.keys.pop(name)
+        self._note_previous(name, key)
         self._drop_lifetime(name, key)
         self.deferrals.replace(name, None)
         self.due_schedules.replace(name, None)
@@ -431,6 +433,14 @@ class Keyspace:
         if not self._is_loading:
             self._names.remove(name)
         return key
+
+    def _note_previous(self, name: str, key: Key) -> None:
+        """An archive may ask for a stream that ends. One that was never archived matters where one before it
+        was: its entries are lost. Without any it changes nothing.
+        """
+        last_id, generations = key.stream.last_id, self.generations
+        if last_id and (key.archive is not None or name in generations.previous):
+            generations.note_previous(PreviousStream(name, key.generation, last_id))
 
     def begin_loading(self) -> None:
         """Many records are about to be applied: the order of names is made at the end, once for all."""
@@ -506,6 +516,9 @@ class Keyspace:
 
     def clear(self) -> None:
         """Take all streams out, and forget what was published into many: a repetition of it is news again."""
+        archived = {name for name, key in self.keys.items() if key.archive is not None}
+        for name in sorted(archived | (self.keys.keys() & self.generations.previous.keys())):
+            self._note_previous(name, self.keys[name])
         self.producers.clear()
         self.memory.shared.add(-self.memory.shared.bytes)
         self.answers.clear()

@@ -617,11 +617,22 @@ class StreamPlan(msgspec.Struct, frozen=True):
     closed: bool = False
 
 
+class PreviousStream(msgspec.Struct, frozen=True):
+    """The stream that had the name before, or had it last: its generation, and the last ID that it gave."""
+
+    stream: str
+    generation: str
+    last_id: int
+
+
 class Planned(msgspec.Struct, frozen=True):
-    """`missing` are the streams that do not exist."""
+    """`missing` are the streams that do not exist. `previous`: who had these names before, of both, where it
+    is known: of the last `PREVIOUS_MAX` names whose stream ended after a part of it was archived.
+    """
 
     streams: Sequence[StreamPlan]
     missing: Sequence[str]
+    previous: Sequence[PreviousStream] = ()
 
 
 class AcknowledgedIds(msgspec.Struct, frozen=True):

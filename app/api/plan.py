@@ -13,16 +13,7 @@ from app.auth import Access, Action
 from app.errors import invalid, step
 from app.glob import Glob
 from app.http.entries.entry_pages import preferred_wait_ms
-from app.http.models import (
-    Count,
-    IdsByStream,
-    IdText,
-    RequestModel,
-    ResponseModel,
-    Whole,
-    absent,
-    capped,
-)
+from app.http.models import Count, IdsByStream, IdText, RequestModel, ResponseModel, Whole, absent, capped
 from app.http.operations.binder import RequestParameter
 from app.http.operations.router import Router
 from app.http.requests import Request
@@ -31,6 +22,7 @@ from engine import Call, ReadHandle, ask_one, ids
 from engine.apportion import apportion
 from engine.commands import ListStreams, Plan
 from engine.replies import Listing, Planned
+from engine.replies import PreviousStream as EndedStream
 from engine.replies import StreamPlan as PlannedStream
 
 router: Final = Router("many")
@@ -139,11 +131,23 @@ class StreamPlan(ResponseModel):
     closed: Annotated[bool, Field(description="nothing comes behind `last_id`")] = absent()
 
 
+class PreviousStream(ResponseModel):
+    """The stream that had a name before the one that has it now, or had it last. `last` is the last ID that
+    it gave: who had read it up to there has lost nothing of it.
+    """
+
+    generation: str
+    last: IdText
+
+
 class Plans(ResponseModel):
-    """What there is in each stream, and which of the streams do not exist."""
+    """What there is in each stream, and which of the streams do not exist. `previous`: who had these names
+    before, where it is known: of the last 10,000 names whose stream ended after a part of it was archived.
+    """
 
     streams: dict[str, StreamPlan]
     missing: list[str]
+    previous: dict[str, PreviousStream] = absent()
 
 
 @router.post(
@@ -276,6 +280,7 @@ def _join(planned: Sequence[Planned]) -> Planned:
     return Planned(
         [stream for each in planned for stream in each.streams],
         [name for each in planned for name in each.missing],
+        [one for each in planned for one in each.previous],
     )
 
 
@@ -297,7 +302,14 @@ def _has_any(planned: Planned) -> bool:
 def write(planned: Planned) -> bytes:
     """The answer."""
     streams = {stream.stream: _row(stream) for stream in planned.streams}
-    return orjson.dumps({"streams": streams, "missing": planned.missing})
+    answer = {"streams": streams, "missing": planned.missing}
+    if planned.previous:
+        answer["previous"] = {one.stream: _previous(one) for one in planned.previous}
+    return orjson.dumps(answer)
+
+
+def _previous(one: EndedStream) -> dict[str, str]:
+    return {"generation": one.generation, "last": ids.format(one.last_id)}
 
 
 def _row(stream: PlannedStream) -> dict[str, object]:

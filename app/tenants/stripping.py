@@ -201,9 +201,8 @@ def _republished(reply: replies.Republished, names: TenantNames) -> replies.Repu
 
 
 def _planned(reply: replies.Planned, names: TenantNames) -> replies.Planned:
-    return replies.Planned(
-        [_of_stream(stream, names) for stream in reply.streams], [names.strip(name) for name in reply.missing]
-    )
+    streams, previous = ([_of_stream(one, names) for one in some] for some in (reply.streams, reply.previous))
+    return replies.Planned(streams, [names.strip(name) for name in reply.missing], previous)
 
 
 def _each(reply: Sequence[Any], names: TenantNames) -> list[Any]:

@@ -62,7 +62,8 @@ def plan(turn: Turn, command: weir_commands.Plan) -> Planned | Blocked:
         _planned(span, count, size, command.parts)
         for span, count, size in zip(spans, counts, sizes, strict=True)
     ]
-    return Planned(planned, missing)
+    known = turn.keyspace.generations.previous
+    return Planned(planned, missing, [known[name] for name, _ in command.streams if name in known])
 
 
 def durable_queue(stream: str) -> str:

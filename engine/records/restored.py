@@ -12,6 +12,7 @@ from engine.keyspace import Key, Keyspace
 from engine.nodes import SealedNode, Text
 from engine.pending_states import Consumer
 from engine.records.changes import Id, IdList, IdsInTexts, Record, TextList, counted
+from engine.replies import PreviousStream
 from engine.runs import Run
 
 
@@ -43,6 +44,19 @@ class RestoreStream(Record, frozen=True):
         stream.max_deleted_id = self.max_deleted_id
         stream.removed_upto, stream.entries_added = self.removed_upto, self.entries_added
         keyspace.create(self.stream, key)
+
+
+class RestorePrevious(Record, frozen=True):
+    """Of a snapshot: the stream that had this name last, before the one that may have it."""
+
+    number = 78
+    stream: str
+    generation: str
+    last_id: Id
+
+    def apply(self, keyspace: Keyspace) -> None:
+        previous = PreviousStream(self.stream, self.generation, self.last_id)
+        keyspace.generations.note_previous(previous)
 
 
 class RestoreForgotten(Record, frozen=True):

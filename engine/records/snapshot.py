@@ -63,6 +63,7 @@ from engine.records.restored import (
     RestoreNode,
     RestoreOpenNode,
     RestorePending,
+    RestorePrevious,
     RestoreProducerKey,
     RestoreRun,
     RestoreStream,
@@ -148,6 +149,8 @@ def snapshot(keyspace: Keyspace) -> Iterator[Record]:
 def _without_stream(keyspace: Keyspace) -> Iterator[Record]:
     for salt in keyspace.generations.salts:
         yield Regenerate(salt)
+    for previous in keyspace.generations.previous.values():
+        yield RestorePrevious(previous.stream, previous.generation, previous.last_id)
     for name, value in keyspace.settings.items():
         if value != SETTINGS_DEFAULT[name]:
             yield Configure(name, value)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, Self, TypeVar, Unpack
+from typing import Any, Final, NamedTuple, Self, TypeVar, Unpack
 
 import httpx
 import orjson
@@ -165,12 +165,22 @@ class PlannedRange:
         return cls(**known, cuts=tuple(member.get("cuts") or ()), closed=bool(member.get("closed")))
 
 
+class PreviousStream(NamedTuple):
+    """The stream that had a name before, or had it last: its generation, and the last ID that it gave."""
+
+    generation: str
+    last: str
+
+
 @dataclass(frozen=True)
 class GatewayPlan:
-    """The answer to a plan: by stream, and the names that do not exist."""
+    """The answer to a plan: by stream, and the names that do not exist. `previous`: who had these names
+    before, where the gateway knows it.
+    """
 
     streams: Mapping[str, PlannedRange] = field(default_factory=dict)
     missing: frozenset[str] = frozenset()
+    previous: Mapping[str, PreviousStream] = field(default_factory=dict)
 
     def sum(self, member: str) -> int:
         """A member, `count`, `bytes` or `lag`, of all streams together."""
@@ -243,7 +253,8 @@ class GatewayClient(Client):
             return GatewayPlan()
         answer = self.json("POST", "/v1/plan", body=query.body(), wait_ms=query.wait_ms, repeatable=True)
         planned = {name: PlannedRange.of(member) for name, member in answer["streams"].items()}
-        return GatewayPlan(planned, frozenset(answer["missing"]))
+        previous = {name: PreviousStream(**member) for name, member in answer.get("previous", {}).items()}
+        return GatewayPlan(planned, frozenset(answer["missing"]), previous)
 
     def plan_of_each(self, query: PlanQuery) -> GatewayPlan:
         """The same for any number of streams, in as many calls as it takes; bounds are those of a call."""
@@ -251,7 +262,8 @@ class GatewayClient(Client):
         for some in of_one_call(query.streams):
             ends = {name: end for name, end in query.end.items() if name in some}
             part = self.plan(replace(query, streams=some, end=ends))
-            found = GatewayPlan({**found.streams, **part.streams}, found.missing | part.missing)
+            previous = {**found.previous, **part.previous}
+            found = GatewayPlan({**found.streams, **part.streams}, found.missing | part.missing, previous)
         return found
 
     def page(

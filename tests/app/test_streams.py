@@ -115,6 +115,16 @@ async def test_in_full_a_stream_shows_its_groups(five: httpx.AsyncClient) -> Non
     assert {key: shown[key] for key in (await five.get(STREAM)).json()} == (await five.get(STREAM)).json()
 
 
+async def test_a_plan_knows_who_had_the_name_of_an_archived_stream(five: httpx.AsyncClient) -> None:
+    """While nobody has it, and when another stream does."""
+    shown = (await five.patch(STREAM, json={"archived_up_to": "4-0"})).json()
+    known = {"s": {"generation": shown["generation"], "last": "5-0"}}
+    for ask, previous in ((five.get, None), (five.delete, known), (five.put, known)):
+        await ask(STREAM)
+        found = (await five.post("/v1/plan", json={"streams": {"s": "0-0"}})).json()
+        assert found.get("previous") == previous
+
+
 async def test_a_deleted_stream_is_gone(five: httpx.AsyncClient) -> None:
     """204, then 404; made again it has another generation."""
     before = (await five.get(STREAM)).json()["generation"]

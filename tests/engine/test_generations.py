@@ -9,17 +9,20 @@ from engine.commands import (
     Copy,
     Cursor,
     Delete,
+    FlushAll,
+    Plan,
     Rename,
+    UpdateStream,
     XAdd,
     XGroupCreate,
     XRead,
     XReadGroup,
     XSetId,
 )
-from engine.generations import SALTS_MAX, Generations, Identity, gap_of
+from engine.generations import PREVIOUS_MAX, SALTS_MAX, Generations, Identity, gap_of
 from engine.keyspace import Keyspace
 from engine.records import Regenerate, encode, replay, snapshot
-from engine.replies import Gap, GroupRead, StreamsRead
+from engine.replies import Gap, GroupRead, Planned, PreviousStream, StreamsRead
 from tests.engine.house import House, id_of
 
 BODY = entries.body([("n", "1")])
@@ -138,3 +141,42 @@ def test_causes_are_kept_of_so_many_ends() -> None:
     reasons = [gap_of(1, f"{number:016x}", None, generations) for number in (0, 1)]
     assert reasons == [Gap(1, 0, None, "deleted", 0), Gap(1, 0, None, "expired", 0)]
     assert gap_of(5, "", Identity(OTHER, 1, 4, was_filled=True), generations) == Gap(5, 1, None, "ahead", 4)
+
+
+# ---- who had a name before
+
+
+def previous(house: House, *names: str) -> list[tuple[str, str, str]]:
+    """What is known of who had these names."""
+    found = house.of(Planned, Plan(streams=[(name, 0) for name in names])).previous
+    return [(one.stream, one.generation, ids.format(one.last_id)) for one in found]
+
+
+def test_the_last_owner_of_a_name_is_kept_where_it_was_archived(house: House) -> None:
+    """However it went; while nobody has the name and after, over rewrites. What came between is known too."""
+    house.fill("plain", 2)
+    house.run(UpdateStream(stream="s", archived_up_to=id_of("2-0")))
+    first = house.key("s").generation
+    assert previous(house, "s") == []
+    house.run(Delete(streams=["s", "plain"]))
+    for _owner in ("none", "one without entries", "one that goes unarchived"):
+        assert previous(house, "plain", "s") == [("s", first, "3-0")]
+        house.run(XGroupCreate(stream="s", group="g", start=Cursor.LATEST, mkstream=True))
+        house.run(Delete(streams=["s"]))
+    house.fill("s", 2)
+    second = house.key("s").generation
+    house.run(Rename(stream="s", target="t"))
+    assert previous(house, "s", "t") == [("s", second, "2-0")]
+    house.fill("s", 4)
+    third = house.key("s").generation
+    house.run(FlushAll())
+    assert previous(house, "t", "s") == [("s", third, "4-0")]
+
+
+def test_last_owners_of_so_many_names_are_kept() -> None:
+    """Those that ended first go first."""
+    generations = Generations()
+    for number in (*range(PREVIOUS_MAX), 0, PREVIOUS_MAX):
+        generations.note_previous(PreviousStream(f"s{number}", OTHER, number))
+    assert [name in generations.previous for name in ("s0", "s1", f"s{PREVIOUS_MAX}")] == [True, False, True]
+    assert len(generations.previous) == PREVIOUS_MAX

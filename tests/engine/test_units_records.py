@@ -96,6 +96,7 @@ SAMPLES: Final[list[Record]] = [
     records.AdvanceProducers("orders", ["größe", "b"], [2, 0], [3, 1], 1_700_000_000_000),
     records.RestoreStream("orders", "0123456789abcdef", FIRST, SECOND, SECOND, 1, FIRST, 9, (100, 101, 2, 1)),
     records.RestoreForgotten("orders", SECOND),
+    records.RestorePrevious("orders", "0123456789abcdef", SECOND),
     records.RestoreDeleted("orders", [FIRST, SECOND]),
     records.RestoreNode("orders", FIRST, SECOND, 3, 2, b"\x01", PACKED),
     RestoreOpenNode("orders", TEXTS, [FIRST, SECOND], b""),

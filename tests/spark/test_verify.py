@@ -262,11 +262,15 @@ class TestDamage:
         room.batch([10, 11, 12, 13])
         assert any("the stream only to 12-0" in one for one in room.found())
 
-    def test_a_stream_that_was_made_anew(self, room: Room) -> None:
+    @pytest.mark.parametrize("rest", [(), (10, 11), (10, 11, 12)])
+    def test_a_stream_that_was_made_anew(self, room: Room, rest: Sequence[int]) -> None:
+        """Before all of the old one was archived; else nothing is missing."""
+        if rest:
+            room.batch(rest)
+        room.gateway.update_stream(room.stream, archived_up_to="9-0")
         room.gateway.delete_stream(room.stream)
         room.gateway.post("/v1/publish", {"streams": {room.stream: [{"id": "1-0", "fields": {"n": "1"}}]}})
-        (found,) = room.found()
-        assert "made anew" in found
+        assert ["made anew" in one for one in room.found()] == [True] * (len(rest) < 3)
 
     def test_a_gateway_that_was_not_named(self, room: Room) -> None:
         found = verify(room.table, {})

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from pyspark_weir import ids
 from pyspark_weir.errors import ArchiveError
-from pyspark_weir.gateway import GatewayClient, PlannedRange, PlanQuery, of_one_call
+from pyspark_weir.gateway import GatewayClient, GatewayPlan, PlannedRange, PlanQuery, of_one_call
 from pyspark_weir.ids import EntryId
 from pyspark_weir.jobs.comparing import compare_entries, hint_of_erased
 from pyspark_weir.table import digest
@@ -231,10 +231,10 @@ class _Streams:
         """Whether all that the gateway has, up to where the archive goes, is in the archive."""
         ends = {stream: str(self._uptos[key]) for stream, key in self._keys.items()}
         beginnings = dict.fromkeys(self._keys, ids.BEGINNING)
-        planned = self._gateway.plan(PlanQuery(streams=beginnings, end=ends)).streams
-        found = {key: planned[stream] for stream, key in self._keys.items() if stream in planned}
-        for key, seen in found.items():
-            yield from self._wrong_places(key, seen)
+        planned = self._gateway.plan(PlanQuery(streams=beginnings, end=ends))
+        found = {key: one for stream, key in self._keys.items() if (one := planned.streams.get(stream))}
+        for key in found:
+            yield from self._wrong_places(key, planned)
         held = {key: seen for key, seen in found.items() if seen.generation == key.generation and seen.count}
         yield from self._counts(held)
         if deep:
@@ -244,10 +244,12 @@ class _Streams:
                 except ArchiveError as error:
                     yield Finding(str(key), error.sentence)
 
-    def _wrong_places(self, key: StreamKey, seen: PlannedRange) -> Iterator[Finding]:
-        upto = self._uptos[key]
+    def _wrong_places(self, key: StreamKey, planned: GatewayPlan) -> Iterator[Finding]:
+        upto, seen, previous = self._uptos[key], planned.streams[key.stream], planned.previous.get(key.stream)
         if seen.generation != key.generation:
-            yield Finding(str(key), f"the stream was made anew, with generation {seen.generation}")
+            if previous is None or previous.generation != key.generation or ids.parse(previous.last) > upto:
+                anew = f"the stream was made anew, with generation {seen.generation}"
+                yield Finding(str(key), f"{anew}; the one before is not known to have ended at {upto}")
         elif ids.parse(seen.last) < upto:
             yield Finding(str(key), f"the archive goes up to {upto}, the stream only to {seen.last}")
 

@@ -137,7 +137,7 @@ class SourceGateways:
             }
             left_ms = int((deadline_s - self._clock()) * 1_000)
             if not behind or left_ms <= 0:
-                return GatewayPlan(streams, found.missing)
+                return replace(found, streams=streams)
             wait_ms = min(left_ms, _DURABLE_WAIT_MS)
             later = self.plan(PlanQuery(behind, heads, durable_only=True, wait_ms=wait_ms))
             for key in behind:
@@ -223,7 +223,12 @@ def _join(found: Mapping[Call, GatewayPlan]) -> GatewayPlan:
         for name, one in plan.streams.items()
     }
     missing = {offsets.key(gateway, name) for (gateway, _), plan in found.items() for name in plan.missing}
-    return GatewayPlan(streams, frozenset(missing))
+    previous = {
+        offsets.key(gateway, name): one
+        for (gateway, _), plan in found.items()
+        for name, one in plan.previous.items()
+    }
+    return GatewayPlan(streams, frozenset(missing), previous)
 
 
 def _within(query: PlanQuery, found: Mapping[Call, GatewayPlan]) -> dict[Call, tuple[int, int]]:

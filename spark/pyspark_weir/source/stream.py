@@ -27,7 +27,7 @@ from pyspark.sql.types import StructType
 from pyspark_weir import ids, offsets
 from pyspark_weir.clock import monotonic_s, pause
 from pyspark_weir.errors import DataLoss, OptionError, PipelineError
-from pyspark_weir.gateway import GatewayPlan, PlannedRange, PlanQuery
+from pyspark_weir.gateway import GatewayPlan, PlannedRange, PlanQuery, PreviousStream
 from pyspark_weir.offsets import Lost, Offsets, Position
 from pyspark_weir.options import EARLIEST, LATEST, OffsetBounds, SourceOptions
 from pyspark_weir.source import reading, relations
@@ -68,6 +68,7 @@ class StreamingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._targets: Mapping[str, PlannedRange] | None = None
         self._selected: list[str] = []
         self._seen: dict[str, PlannedRange] = {}
+        self._previous: dict[str, PreviousStream] = {}
         self._told: set[tuple[str, Loss]] = set()
         self._last_batch_s = clock()
 
@@ -238,7 +239,7 @@ class StreamingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             key: plan if self._is_target(key, plan) else replace(plan, count=0)
             for key, plan in found.streams.items()
         }
-        return GatewayPlan(kept, found.missing)
+        return replace(found, streams=kept)
 
     def _is_target(self, key: str, plan: PlannedRange) -> bool:
         target = None if self._targets is None else self._targets.get(key)
@@ -247,6 +248,7 @@ class StreamingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _look(self, found: GatewayPlan) -> None:
         """Keep what was seen of each stream, and refuse what is missing where that is asked for."""
         self._seen |= found.streams
+        self._previous |= found.previous
         if found.missing and self._options.fail_on_missing_stream:
             raise PipelineError(
                 "WEIR_NO_STREAM",
@@ -304,7 +306,7 @@ class StreamingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _lose(self, key: str, at: Position, plan: PlannedRange | None, loss: Loss) -> bool:
         """Raise, or go on and tell once; whether anything may be lost. Raises DataLoss."""
-        if loss is Loss.GONE and self._had_read_all(key, at):
+        if loss in (Loss.GONE, Loss.RECREATED) and self._had_read_all(key, at):
             return False
         sentence = loss_sentence(key, at, plan, loss)
         fails = self._options.on_reset == "fail" if loss.is_reset else self._options.fail_on_data_loss
@@ -316,9 +318,10 @@ class StreamingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return True
 
     def _had_read_all(self, key: str, at: Position) -> bool:
-        """Whether a stream that is gone had nothing unread when it was last looked at."""
-        seen = self._seen.get(key)
-        return seen is not None and seen.generation == at.generation and not ids.is_after(seen.last, at.id)
+        """Whether a stream that is gone had nothing unread at its end, or when it was last looked at."""
+        ends: list[PreviousStream | PlannedRange | None] = [self._previous.get(key), self._seen.get(key)]
+        known = [one for one in ends if one is not None]
+        return any(one.generation == at.generation and not ids.is_after(one.last, at.id) for one in known)
 
     def _is_too_little(self, found: GatewayPlan, limit: ReadLimit) -> bool:
         """Whether a batch is to wait for more; then a moment is waited here, for Spark asks again at once."""

@@ -2033,12 +2033,31 @@ export interface components {
             /** @description milliseconds to wait where there is nothing */
             readonly wait?: number | null;
         };
-        /** @description What there is in each stream, and which of the streams do not exist. */
+        /**
+         * @description What there is in each stream, and which of the streams do not exist. `previous`: who had these names
+         *     before, where it is known: of the last 10,000 names whose stream ended after a part of it was archived.
+         */
         readonly Plans: {
             readonly streams: {
                 readonly [key: string]: components["schemas"]["StreamPlan"];
             };
             readonly missing: readonly string[];
+            readonly previous?: {
+                readonly [key: string]: components["schemas"]["PreviousStream"];
+            };
+        };
+        /**
+         * @description The stream that had a name before the one that has it now, or had it last. `last` is the last ID that
+         *     it gave: who had read it up to there has lost nothing of it.
+         */
+        readonly PreviousStream: {
+            readonly generation: string;
+            /**
+             * Format: entry-id
+             * @description `<ms>-<seq>`, two unsigned 64-bit numbers
+             * @example 1526919030474-55
+             */
+            readonly last: string;
         };
         /** @description What one stream got. */
         readonly PublishedRun: {
