@@ -11,7 +11,7 @@ Knows: when the engine may be used, what happens when it stops. Must never know:
 
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from app import logs
 from app.archived.client import HistoryClient
@@ -47,6 +47,10 @@ class Phase(Enum):
     READY = "ready"
     RESTARTING = "restarting"
     DRAINING = "draining"
+
+
+# To find a member in its class takes Python 3.11 a third of a microsecond.
+_READY: Final = Phase.READY
 
 
 class RecoveryProgress(NamedTuple):
@@ -145,7 +149,8 @@ class Gateway:
 
     def tenant(self, prefix: str) -> Tenant:
         """What callers of this prefix have of the engine; raises as `engine` does."""
-        _ = self.engine
+        if self._tenants is None or self.phase is not _READY:
+            _ = self.engine
         assert self._tenants is not None, "they came with the engine"
         return self._tenants.find(prefix) if prefix else self._tenants.plain
 

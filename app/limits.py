@@ -4,6 +4,7 @@ Knows: their names and units. Must never know: who enforces them.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, Self
 
@@ -225,8 +226,15 @@ def text_bytes(reply: Reply | EngineError) -> int:
 
 def entries_in(reply: Reply) -> int:
     """How many entries a reply brings to a reader; claims of IDs alone bring none."""
-    count = by_type(_COUNTS, reply)
+    kind: type = type(reply)
+    count = _count_of(kind)
     return 0 if count is None else count(reply)
+
+
+@cache
+def _count_of(kind: type) -> Callable[[Any], int] | None:
+    """How the entries of such a reply are counted."""
+    return next((_COUNTS[one] for one in kind.__mro__ if one in _COUNTS), None)
 
 
 def _text_in_claim(reply: Any) -> int:  # noqa: ANN401 - one of two types

@@ -7,12 +7,14 @@ import asyncio
 import tomllib
 from collections.abc import Mapping
 from functools import cache
+from math import ceil
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
 from tests.ceilings import counting
+from tests.ceilings.calls import MANY, all_calls
 from tests.ceilings.tracing import Traces, all_traces
 
 ROOT: Final = Path(__file__).parent.parent
@@ -62,6 +64,14 @@ def test_a_request_goes_through_few_files() -> None:
     assert _misfits(figures, _ceilings("files"), 0) == {}
     moves = {name: traces[kind].moves for name, kind in TRACED.items()}
     assert _misfits(moves, _ceilings("moves"), 10) == {}
+
+
+def test_a_request_calls_few_functions() -> None:
+    """Of `app` and `engine`: each of 32 connections that ask at once, and one alone."""
+    figures = {}
+    for kind, calls in asyncio.run(all_calls()).items():
+        figures[f"{kind}, of {MANY}"], figures[f"{kind}, alone"] = ceil(calls.many), ceil(calls.one)
+    assert _misfits({name: figure for name, figure in figures.items() if figure}, _ceilings("calls"), 5) == {}
 
 
 def test_requests_go_few_ways() -> None:

@@ -85,7 +85,7 @@ class RewriteState(ResponseModel):
 @router.post(
     _REWRITE, Action.ADMIN, status=202, model=RewriteState, headers=_WHERE, bodiless=True, central=True
 )
-async def start_rewrite(request: RequestParameter) -> Response:
+def start_rewrite(request: RequestParameter) -> Response:
     """Begin to make the log as short as what is in memory, and files of cold entries free of what was
     deleted: once it is done, no byte of that is in any file. A rewrite under way is followed by another.
     """
@@ -94,7 +94,7 @@ async def start_rewrite(request: RequestParameter) -> Response:
 
 
 @router.get(_REWRITE, Action.ADMIN, model=RewriteState, central=True)
-async def get_rewrite(request: RequestParameter) -> RewriteState:
+def get_rewrite(request: RequestParameter) -> RewriteState:
     """Show the last rewrite, or the one under way."""
     return RewriteState.of(request.gateway.engine)
 
@@ -114,6 +114,6 @@ async def start_backup(request: RequestParameter, given: NewBackup) -> Response:
 
 
 @router.get(_BACKUP, Action.ADMIN, model=BackupState, central=True)
-async def get_backup(request: RequestParameter) -> BackupState:
+def get_backup(request: RequestParameter) -> BackupState:
     """Show the last backup, or the one under way."""
     return BackupState.of(request.gateway.backups.last)

@@ -49,7 +49,7 @@ async def get_open_api(request: RequestParameter) -> Response:
 
 
 @router.get("/docs", Access.OPEN, hidden=True)
-async def get_docs() -> Response:
+def get_docs() -> Response:
     """What calls there are, to read and to try."""
     head = (
         '<link rel=stylesheet href="/docs/swagger-ui.css"><script src="/docs/swagger-ui-bundle.js"></script>'
@@ -60,13 +60,13 @@ async def get_docs() -> Response:
 
 
 @router.get("/docs/start.js", Access.OPEN, hidden=True)
-async def get_start(request: RequestParameter) -> Response:
+def get_start(request: RequestParameter) -> Response:
     """What the page runs when it is loaded."""
     return fresh(request, file("start.js", _START))
 
 
 @router.get("/docs/style.css", Access.OPEN, hidden=True)
-async def get_style(request: RequestParameter) -> Response:
+def get_style(request: RequestParameter) -> Response:
     """How the small pages look."""
     return fresh(request, file("style.css", _STYLE))
 
@@ -84,7 +84,7 @@ async def get_docs_style(request: RequestParameter) -> Response:
 
 
 @router.get("/errors/{slug}", Access.OPEN, hidden=True)
-async def get_error(slug: str) -> Response:
+def get_error(slug: str) -> Response:
     """What a problem's type means."""
     code = slug.replace("-", "_")
     kind = CODES.get(code)

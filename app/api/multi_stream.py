@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Annotated, ClassVar, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 import orjson
 from fastapi import Depends, Header
@@ -12,6 +12,7 @@ from app import names
 from app.auth import Access, Action
 from app.errors import invalid, step
 from app.http import cursors, media, query
+from app.http.asks import Ask
 from app.http.entries import entry_bodies, stream_bodies
 from app.http.entries.deliveries import (
     DRAINED,
@@ -42,7 +43,7 @@ from app.http.models import (
 )
 from app.http.operations.binder import Body, RequestParameter, request_of
 from app.http.operations.router import Router
-from app.http.requests import BodyReading
+from app.http.requests import BodyReading, Request
 from app.http.responses import Response
 from app.limits import EntryLimits, ReadLimits
 from engine import ids
@@ -181,7 +182,7 @@ class ManyReadAnswer(ResponseModel):
     refusals=("malformed_id", "gap", "no_group", "too_many_waiters"),
     prefer="`wait=<seconds>`, where the body has no `wait`",
 )
-async def read_streams(request: RequestParameter, given: ManyRead) -> Response:
+def read_streams(request: RequestParameter, given: ManyRead) -> Ask:
     """Read from many streams, each behind its cursor, or as a consumer of a group (XREAD, XREADGROUP)."""
     command = given.command(request.gateway.limits.reads, request.preferences.wait_s)
     for stream, _ in command.streams:
@@ -189,15 +190,21 @@ async def read_streams(request: RequestParameter, given: ManyRead) -> Response:
             request.require(Action.READ, stream)
         else:
             request.require(Action.CONSUME, stream, command.group, command.consumer)
-    (reply,) = await request.write(command)
-    if isinstance(command, XRead):
-        assert isinstance(reply, StreamsRead), "XREAD answers what each stream has"
-        in_full = cursors.asks(given.cursor, given.streams.values())
-        return Response(200, _object(_read(reply, fail_on_gap=given.on_gap == "fail", in_full=in_full)))
-    assert isinstance(reply, GroupRead), "a group's read answers deliveries"
-    empty = _without_new(command, reply)
-    infos = await request.transaction(empty) if empty else []
-    return request.respond_delivered(_object(_delivered(command, reply, empty, infos)))
+
+    def answer(reply: Reply) -> Response | Ask:
+        if isinstance(command, XRead):
+            assert isinstance(reply, StreamsRead), "XREAD answers what each stream has"
+            in_full = cursors.asks(given.cursor, given.streams.values())
+            return Response(200, _object(_read(reply, fail_on_gap=given.on_gap == "fail", in_full=in_full)))
+        assert isinstance(reply, GroupRead), "a group's read answers deliveries"
+        empty = _without_new(command, reply)
+
+        def show(*infos: Reply) -> Response:
+            return request.respond_delivered(_object(_delivered(command, reply, empty, infos)))
+
+        return Ask(empty, show) if empty else show()
+
+    return Ask([command], answer, request.preferences.synced)
 
 
 def _read(reply: StreamsRead, *, fail_on_gap: bool, in_full: bool) -> Mapping[str, bytes]:
@@ -284,12 +291,20 @@ class _PublicationBody(Body):
     models: ClassVar = (ManyPublish,)
     content: ClassVar = {media.JSON: {"schema": {"$ref": "#/components/schemas/ManyPublish"}}}
 
-    async def read(self, key: str | None, chunk: Chunk | None) -> Publish:
-        """The command. Raises the refusal of what is wrong with the entries."""
-        media.check_is_json(self.request.media_type.name)
-        most, limits = self.request.gateway.settings.request_streams_max, self.request.gateway.limits.entries
+    @classmethod
+    def reading(cls, request: Request, arguments: Mapping[str, Any]) -> BodyReading[Publish]:
+        """The command."""
+        key, given = arguments.get("idempotency_key"), arguments.get
+        chunk = _chunk(given("producer"), given("epoch"), given("number"))
+        if key is not None and chunk is not None:
+            raise invalid(
+                "Idempotency-Key",
+                "it does not go with Weir-Producer, which identifies repeated requests itself",
+            )
+        media.check_is_json(request.media_type.name)
+        most, limits = request.gateway.settings.request_streams_max, request.gateway.limits.entries
         reader = partial(publication, limits=limits, streams_max=most, key=key, chunk=chunk)
-        return await self.request.read_body(BodyReading(reader, quick=partial(reader, quick=True)))
+        return BodyReading(reader, quick=partial(reader, quick=True))
 
 
 def publication(
@@ -328,9 +343,9 @@ def publication(
     ),
     writes=True,
 )  # fmt: skip
-async def publish(
+def publish(
     request: RequestParameter,
-    body: Annotated[_PublicationBody, Depends(request_of)],
+    body: Annotated[Publish, _PublicationBody, Depends(request_of)],
     idempotency_key: KeyHeader = None,
     producer: Annotated[
         Producer | None,
@@ -345,27 +360,24 @@ async def publish(
     number: Annotated[
         Count | None, Header(alias="Weir-Chunk", description="the number of this chunk in its run")
     ] = None,
-) -> Response:
+) -> Ask:
     """Publish into many streams: all entries are stored, or none.
 
     A chunk of a producer that was stored in its last epoch, or in the one before, is answered as the first
     time (`duplicate`), however much later it comes again; an older epoch is refused. docs/bulk.md says how
     long what is remembered.
     """
-    chunk = _chunk(producer, epoch, number)
-    if idempotency_key is not None and chunk is not None:
-        raise invalid(
-            "Idempotency-Key", "it does not go with Weir-Producer, which identifies repeated requests itself"
-        )
-    command = await body.read(idempotency_key, chunk)
-    for part in command.parts:
+    for part in body.parts:
         request.require(Action.WRITE, part.stream)
-    request.take_more(sum(len(part.bodies) for part in command.parts))
-    if len(command.parts) >= _STREAMS_IN_TURN_MIN:
+    request.take_more(sum(len(part.bodies) for part in body.parts))
+    return Ask(
+        [body],
+        lambda reply: request.respond(201, _published(reply)),
+        request.preferences.synced,
+        publishes=True,
         # Reading it has taken a while, and so will storing it, in one piece.
-        await request.take_turn()
-    reply = await request.publish(command, synced=request.preferences.synced)
-    return request.respond(201, _published(reply))
+        in_turn=len(body.parts) >= _STREAMS_IN_TURN_MIN,
+    )
 
 
 def _chunk(producer: str | None, epoch: int | None, number: int | None) -> Chunk | None:

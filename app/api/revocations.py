@@ -132,7 +132,7 @@ async def create_revocation(request: RequestParameter, given: NewRevocation) -> 
 
 
 @router.get(_REVOCATIONS, Action.ADMIN, model=RevocationPage, refusals=("not_configured",), central=True)
-async def list_revocations(request: RequestParameter) -> RevocationPage:
+def list_revocations(request: RequestParameter) -> RevocationPage:
     """List the revocations that still matter."""
     known = request.gateway.access.tokens.revocations
     return RevocationPage.model_construct(revocations=[RevocationInfo.of(one) for one in known])

@@ -53,13 +53,13 @@ _ABOUT: Final = About(
 
 
 @router.get("/", Access.OPEN, model=About)
-async def get_root() -> About:
+def get_root() -> About:
     """Name, version, links."""
     return _ABOUT
 
 
 @router.get("/v1", Access.OPEN, model=Version)
-async def get_version(request: RequestParameter) -> Version:
+def get_version(request: RequestParameter) -> Version:
     """The same as the root, what the gateway can do, and what the backend cannot."""
     version = Version.model_construct(**_ABOUT.__dict__, features=list(FEATURES))
     with suppress(RefusalError):

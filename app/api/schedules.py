@@ -1,7 +1,8 @@
 """Entries for later: set, listed, cancelled, fired."""
 
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Annotated, ClassVar, Final, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple, NoReturn
 
 import orjson
 from fastapi import Depends, Header, Query
@@ -10,6 +11,7 @@ from pydantic import Field
 from app.auth import Action, Resource
 from app.errors import RefusalError, invalid
 from app.http import media, query, strict_json
+from app.http.asks import Ask
 from app.http.entries import entry_bodies
 from app.http.entries.entry_pages import Base64, Meta, Pairs
 from app.http.entries.publishing import Added, PlainEntryInput, added
@@ -31,6 +33,7 @@ from app.http.operations.binder import Body, RequestParameter, read_body, reques
 from app.http.operations.router import Router
 from app.http.requests import BodyReading, Request
 from app.http.responses import Response, location
+from app.limits import EntryLimits
 from app.settings import Settings
 from engine import EngineError, ids
 from engine.commands import (
@@ -159,17 +162,17 @@ class _ScheduleBody(Body):
     models: ClassVar = (ScheduleInput,)
     content: ClassVar = {JSON: {"schema": {"$ref": "#/components/schemas/ScheduleInput"}}}
 
-    async def read(self) -> _Given:
-        """The entry's body and the rule. Raises the refusal of what is wrong with them."""
-        request = self.request
+    @classmethod
+    def reading(cls, request: Request, arguments: Mapping[str, Any]) -> BodyReading[_Given]:
+        """The entry's body and the rule."""
+        if arguments.get("if_none_match") not in (None, "*"):
+            raise invalid("If-None-Match", "here it is `*`, or left out")
         media.check_is_json(request.media_type.name)
-        return await request.read_body(
-            BodyReading(partial(_read, settings=request.gateway.settings, request=request))
-        )
+        gateway = request.gateway
+        return BodyReading(partial(_read, settings=gateway.settings, limits=gateway.limits.publications))
 
 
-def _read(body: bytes, settings: Settings, request: Request) -> _Given:
-    limits = request.gateway.limits.publications
+def _read(body: bytes, settings: Settings, limits: EntryLimits) -> _Given:
     check_least(body, limits)
     # Its members are copied, and the entry once more before it is read.
     strict_json.expect_room(body, copies=3)
@@ -243,7 +246,7 @@ def _time(parameter: str, text: str) -> int:
 
 
 @router.get(_SCHEDULES, Action.READ, model=ScheduleList, refusals=("no_stream", "not_acceptable"))
-async def list_schedules(
+def list_schedules(
     request: RequestParameter,
     stream: StreamName,
     by: Annotated[Literal["time", "name"], Query(description="in which order")] = "time",
@@ -254,28 +257,33 @@ async def list_schedules(
         str | None, Query(description="earlier than this time, or names below this one")
     ] = None,
     limit: Annotated[int, Whole(1, _PAGE_MAX), Query(description="maximum number of schedules")] = 100,
-) -> Response:
+) -> Ask:
     """List what is scheduled for a stream, the next one first, or by name."""
     media.check_accepts_json(request.headers.get(b"accept", b""))
-    page = await request.execute(
-        ListSchedules(stream=stream, limit=limit, **_order(by, after, before)._asdict())
-    )
-    assert isinstance(page, SchedulePage), "listing answers a page"
-    shown = b",".join(map(_shown, page.schedules))
-    following = None
-    if page.more:
-        last = page.schedules[-1]
-        following = last.name if by == "name" else f"{last.at_ms}:{last.name}"
-    return Response(200, b'{"schedules":[%b],"next":%b}' % (shown, orjson.dumps(following)))
+    command = ListSchedules(stream=stream, limit=limit, **_order(by, after, before)._asdict())
+
+    def answer(page: Reply) -> Response:
+        assert isinstance(page, SchedulePage), "listing answers a page"
+        shown = b",".join(map(_shown, page.schedules))
+        following = None
+        if page.more:
+            last = page.schedules[-1]
+            following = last.name if by == "name" else f"{last.at_ms}:{last.name}"
+        return Response(200, b'{"schedules":[%b],"next":%b}' % (shown, orjson.dumps(following)))
+
+    return Ask([command], answer, lasts=True)
 
 
 @router.get(_SCHEDULE, Action.READ, model=Schedule, refusals=(*_NO_SCHEDULE, "not_acceptable"))
-async def get_schedule(request: RequestParameter, stream: StreamName, schedule: ScheduleName) -> Response:
+def get_schedule(request: RequestParameter, stream: StreamName, schedule: ScheduleName) -> Ask:
     """Show one schedule: its entry, its rule, and when it is due next."""
     media.check_accepts_json(request.headers.get(b"accept", b""))
-    found = await request.execute(DescribeSchedule(stream=stream, name=schedule))
-    assert isinstance(found, ScheduleInfo), "it answers the schedule"
-    return Response(200, _shown(found))
+
+    def answer(found: Reply) -> Response:
+        assert isinstance(found, ScheduleInfo), "it answers the schedule"
+        return Response(200, _shown(found))
+
+    return Ask([DescribeSchedule(stream=stream, name=schedule)], answer, lasts=True)
 
 
 # ---- changing
@@ -295,55 +303,55 @@ def _may_manage(request: Request, stream: str) -> bool:
     refusals=("no_stream", "stream_closed", "schedule_exists", "entry_too_large"),
     writes=True,
 )
-async def put_schedule(
+def put_schedule(
     request: RequestParameter,
     stream: StreamName,
     schedule: ScheduleName,
-    body: Annotated[_ScheduleBody, Depends(request_of)],
+    body: Annotated[_Given, _ScheduleBody, Depends(request_of)],
     if_none_match: Annotated[
         str | None, Header(alias="If-None-Match", description="`*`: only if there is none")
     ] = None,
-) -> Response:
+) -> Ask:
     """Schedule an entry, once or again and again; a missing stream is made.
 
     It may be repeated whenever a program starts: with the same entry and rule everything stays, the next time
     too. One with another definition is replaced. What recurs takes `manage` too.
     """
-    if if_none_match not in (None, "*"):
-        raise invalid("If-None-Match", "here it is `*`, or left out")
-    recurring = _may_manage(request, stream)
-    given = await body.read()
-    if given.rule.recurs:
-        request.note_action("manage", "putSchedule", stream=stream, schedule=schedule)
-    command = SetSchedule(
-        stream=stream,
-        schedule=NewSchedule(schedule, given.body, given.rule),
-        only_new=if_none_match is not None,
-        recurring=recurring,
-    )
-    try:
-        (found,) = await request.write(command)
-    except EngineError as refusal:
-        if refusal.code == "forbidden" and not given.rule.recurs:
-            request.note_action("manage", "putSchedule", stream=stream, schedule=schedule)
+    recurs = body.rule.recurs
+    note = partial(request.note_action, "manage", "putSchedule", stream=stream, schedule=schedule)
+    if recurs:
+        note()
+
+    def answer(found: Reply) -> Response:
+        assert isinstance(found, ScheduleSet), "it answers the schedule"
+        if found.replaced_recurring and not recurs:
+            note()
+        where = [location("streams", stream, "schedules", schedule)] if found.created else []
+        return request.respond(201 if found.created else 200, _shown(found.schedule), where)
+
+    def refuse(refusal: EngineError) -> NoReturn:
+        if refusal.code == "forbidden" and not recurs:
+            note()
         # What the engine finds wrong with a rule begins with the member.
         member, _, hint = refusal.detail.partition(": ")
         if refusal.code != "invalid" or member not in ScheduleRule.model_fields:
-            raise
-        raise invalid(f"/{member}", hint) from None
-    assert isinstance(found, ScheduleSet), "it answers the schedule"
-    if found.replaced_recurring and not given.rule.recurs:
-        request.note_action("manage", "putSchedule", stream=stream, schedule=schedule)
-    where = [location("streams", stream, "schedules", schedule)] if found.created else []
-    return request.respond(201 if found.created else 200, _shown(found.schedule), where)
+            raise refusal
+        raise invalid(f"/{member}", hint)
+
+    command = SetSchedule(
+        stream=stream,
+        schedule=NewSchedule(schedule, body.body, body.rule),
+        only_new=if_none_match is not None,
+        recurring=_may_manage(request, stream),
+    )
+    return Ask([command], answer, request.preferences.synced, refused=refuse)
 
 
 @router.delete(_SCHEDULE, Action.WRITE, status=204, refusals=_NO_SCHEDULE, writes=True)
-async def delete_schedule(request: RequestParameter, stream: StreamName, schedule: ScheduleName) -> Response:
+def delete_schedule(request: RequestParameter, stream: StreamName, schedule: ScheduleName) -> Ask:
     """Cancel a schedule; 404 `no_schedule` where it has run already. What recurs takes `manage` too."""
     command = CancelSchedule(stream=stream, name=schedule, recurring=_may_manage(request, stream))
-    await _change(request, command, "deleteSchedule")
-    return request.respond(204)
+    return _change(request, command, "deleteSchedule", lambda _: request.respond(204))
 
 
 @router.post(
@@ -355,24 +363,37 @@ async def delete_schedule(request: RequestParameter, stream: StreamName, schedul
     bodiless=True,
     writes=True,
 )
-async def fire_schedule(request: RequestParameter, stream: StreamName, schedule: ScheduleName) -> Response:
+def fire_schedule(request: RequestParameter, stream: StreamName, schedule: ScheduleName) -> Ask:
     """Append the entry now. What recurs keeps its next time, and takes `manage` too; else it is done with."""
+
+    def answer(reply: Reply) -> Response:
+        assert isinstance(reply, AddedReply), "firing answers the entry"
+        where = [location("streams", stream, "entries", ids.format(reply.ids[0]))]
+        return request.respond(201, added(reply, batch=False, trims=False, ids_wanted=True), where)
+
     command = FireSchedule(stream=stream, name=schedule, recurring=_may_manage(request, stream))
-    reply = await _change(request, command, "fireSchedule")
-    assert isinstance(reply, AddedReply), "firing answers the entry"
-    where = [location("streams", stream, "entries", ids.format(reply.ids[0]))]
-    return request.respond(201, added(reply, batch=False, trims=False, ids_wanted=True), where)
+    return _change(request, command, "fireSchedule", answer)
 
 
-async def _change(request: Request, command: CancelSchedule | FireSchedule, operation: str) -> Reply:
-    """Run it; of what recurs the audit log says so, done or refused."""
+def _change(
+    request: Request,
+    command: CancelSchedule | FireSchedule,
+    operation: str,
+    answer: Callable[[Reply], Response],
+) -> Ask:
+    """Ask it; of what recurs the audit log says so, done or refused."""
     stream, schedule = command.stream, command.name
-    try:
-        found, reply = await request.write(DescribeSchedule(stream=stream, name=schedule), command)
-    except EngineError as refusal:
+    note = partial(request.note_action, "manage", operation, stream=stream, schedule=schedule)
+
+    def done(found: Reply, reply: Reply) -> Response:
+        if isinstance(found, ScheduleInfo) and found.rule.recurs:
+            note()
+        return answer(reply)
+
+    def refuse(refusal: EngineError) -> NoReturn:
         if refusal.code == "forbidden":
-            request.note_action("manage", operation, stream=stream, schedule=schedule)
-        raise
-    if isinstance(found, ScheduleInfo) and found.rule.recurs:
-        request.note_action("manage", operation, stream=stream, schedule=schedule)
-    return reply
+            note()
+        raise refusal
+
+    look = DescribeSchedule(stream=stream, name=schedule)
+    return Ask([look, command], done, request.preferences.synced, refused=refuse)

@@ -33,13 +33,13 @@ _LABEL: Final = "GET /v1/ws"
 
 
 @router.get("/v1/ws", Access.OPEN, hidden=True)
-async def open_socket() -> Response:
+def open_socket() -> Response:
     """Say what is missing."""
     raise RefusalError("upgrade_required", "this is a WebSocket: see /asyncapi.json")
 
 
 @router.get("/asyncapi.json", Access.OPEN, hidden=True)
-async def get_async_api(request: RequestParameter) -> Response:
+def get_async_api(request: RequestParameter) -> Response:
     """The description of the socket, AsyncAPI 3."""
     return Response(200, asyncapi.document(request.gateway.settings))
 

@@ -1,19 +1,20 @@
 """Streams: listing, showing, retention, trimming, removing them."""
 
-import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Annotated, Any, ClassVar, Final, Literal
+from operator import attrgetter
+from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar
 
 import orjson
 from fastapi import Header, Query
+from msgspec.structs import replace
 from pydantic import Field
 
 from app.api.groups.groups import Group
 from app.auth import Access, Action, Resource
 from app.errors import RefusalError, invalid
 from app.http import media
-from app.http.asks import Ask
+from app.http.asks import Ask, Result
 from app.http.conditional import matches, tag_of
 from app.http.entries.entry_pages import Entry
 from app.http.entries.publishing import References
@@ -95,6 +96,7 @@ class Retention(RequestModel):
 
 
 _RETENTION: Final = tuple(Retention.model_fields)
+_retention_of: Final = attrgetter(*_RETENTION)
 
 
 class StreamInput(RequestModel):
@@ -224,19 +226,50 @@ class StreamDetails(Stream):
 
 
 @router.get(_STREAMS, Access.PER_STREAM, model=StreamPage, refusals=("not_acceptable",), conditional=True)
-async def list_streams(
+def list_streams(
     request: RequestParameter,
     prefix: Annotated[str, Query(description="only names that begin with it")] = "",
     after: Annotated[str | None, Query(description="names above this one: a page's `next`")] = None,
     limit: Annotated[int, Whole(1, _PAGE_MAX), Query(description="maximum number of streams")] = 100,
-) -> Response:
+) -> Ask:
     """List streams by name: those that the caller may read. A page may hold fewer than `limit`."""
     if not request.principal.may_somewhere(Action.READ):
         request.require(Action.READ, None)
     media.check_accepts_json(request.headers.get(b"accept", b""))
-    found = await _readable(request, StreamInfos(prefix=prefix, after=after, limit=limit))
+    bytes_max = request.gateway.settings.answer_bytes_max
+    if request.principal.may(Action.READ, Resource()):
+        command = StreamInfos(prefix=prefix, after=after, limit=limit)
+        return Ask([command], lambda page: _listed(_page(page), bytes_max))
+    return _readable(request, StreamInfos(prefix=prefix, after=after, limit=_PAGE_MAX), limit, ())
+
+
+def _readable(
+    request: Request, look: StreamInfos, limit: int, before: Sequence[tuple[str, StreamInfo]]
+) -> Ask:
+    """A page of the streams that the caller may read. It ends, and goes on, as if there were no others: their
+    names are not to be found out by asking for pages. Others come between two looks.
+    """
+
+    def answer(reply: Reply) -> Result:
+        page, bytes_max = _page(reply), request.gateway.settings.answer_bytes_max
+        readable = [*before, *(one for one in page.streams if request.may_read(one[0]))]
+        if len(readable) > limit:
+            return _listed(FoundStreams(readable[:limit], readable[limit - 1][0]), bytes_max)
+        if page.next is None:
+            return _listed(FoundStreams(readable), bytes_max)
+        return _readable(request, replace(look, after=page.next), limit, readable)
+
+    return Ask([look], answer, in_turn=bool(before))
+
+
+def _page(reply: Reply) -> FoundStreams:
+    assert isinstance(reply, FoundStreams), "listing answers a page"
+    return reply
+
+
+def _listed(found: FoundStreams, bytes_max: int) -> Response:
     shown: list[bytes] = []
-    left, following = request.gateway.settings.answer_bytes_max, found.next
+    left, following = bytes_max, found.next
     for place, (name, info) in enumerate(found.streams):
         text = _stream(name, info)
         left -= len(text)
@@ -245,32 +278,6 @@ async def list_streams(
             break
         shown.append(text)
     return Response(200, b'{"streams":[%b],"next":%b}' % (b",".join(shown), orjson.dumps(following)))
-
-
-async def _readable(request: Request, wanted: StreamInfos) -> FoundStreams:
-    """A page of the streams that the caller may read. It ends, and goes on, as if there were no others: their
-    names are not to be found out by asking for pages.
-    """
-    if request.principal.may(Action.READ, Resource()):
-        return await _page(request, wanted)
-    readable: list[tuple[str, StreamInfo]] = []
-    following = wanted.after
-    while True:
-        page = await _page(request, StreamInfos(prefix=wanted.prefix, after=following, limit=_PAGE_MAX))
-        readable += [one for one in page.streams if request.may_read(one[0])]
-        following = page.next
-        if len(readable) > wanted.limit:
-            return FoundStreams(readable[: wanted.limit], readable[wanted.limit - 1][0])
-        if following is None:
-            return FoundStreams(readable)
-        # Others come between two looks.
-        await asyncio.sleep(0)
-
-
-async def _page(request: Request, command: StreamInfos) -> FoundStreams:
-    page = await request.execute(command)
-    assert isinstance(page, FoundStreams), "listing answers a page"
-    return page
 
 
 @router.get(
@@ -319,44 +326,31 @@ def _stream(name: str, info: Reply) -> bytes:
             "length": info.length,
             "first_id": ids.format(info.first_id),
             "last_id": ids.format(info.last_id),
-            "first_entry": _fragment(info.first_entry),
-            "last_entry": _fragment(info.last_entry),
+            "first_entry": info.first_entry and orjson.Fragment(info.first_entry),
+            "last_entry": info.last_entry and orjson.Fragment(info.last_entry),
             "max_deleted_id": ids.format(info.max_deleted_id),
             "removed_upto": ids.format(info.removed_upto),
             "entries_added": capped(info.entries_added),
             "nodes": info.nodes,
             "groups": info.groups,
             "generation": info.generation,
-            "retention": {name: getattr(info, name) for name in _RETENTION},
+            "retention": dict(zip(_RETENTION, _retention_of(info), strict=True)),
             "archived_up_to": ids.format(info.archived_up_to),
             "expires_at": _moment(info.expires_at_ms),
             "memory_bytes": info.memory_bytes,
             "schedules": info.schedules,
-            **_end(info),
-            **_durable(info),
+            "closed": info.closed_at_ms is not None,
+            **({} if info.closed_at_ms is None else {"closed_at": ids.rfc3339(info.closed_at_ms)}),
+            **({"close_reason": info.close_reason} if info.close_reason else {}),
+            **({} if info.media is None else {"media_type": info.media}),
+            **({} if info.forked_from is None else {"forked_from": info.forked_from}),
             **({"held_by": info.held_by} if info.held_by else {}),
         }
     )
 
 
-def _end(info: StreamInfo) -> dict[str, object]:
-    if info.closed_at_ms is None:
-        return {"closed": False}
-    reason = {"close_reason": info.close_reason} if info.close_reason else {}
-    return {"closed": True, "closed_at": ids.rfc3339(info.closed_at_ms), **reason}
-
-
-def _durable(info: StreamInfo) -> dict[str, object]:
-    facts = {"media_type": info.media, "forked_from": info.forked_from}
-    return {name: value for name, value in facts.items() if value is not None}
-
-
 def _moment(at_ms: int | None) -> str | None:
     return None if at_ms is None else ids.rfc3339(at_ms)
-
-
-def _fragment(text: bytes | None) -> orjson.Fragment | None:
-    return None if text is None else orjson.Fragment(text)
 
 
 def _details(name: str, found: Reply, first: Reply) -> bytes:
@@ -425,25 +419,24 @@ _TAGGED: Final = {"ETag": "the stream's entity tag after the change"}
     headers=_TAGGED,
     writes=True,
 )
-async def put_stream(
+def put_stream(
     request: RequestParameter,
     stream: StreamName,
     given: StreamInput = _NEW,
     if_match: IfUnchanged = None,
-) -> Response:
+) -> Ask:
     """Create a stream, or set retention and lifetime of the one there is; with If-Match only the latter."""
     retention = commands.Retention()._replace(**given.changes)
-    if if_match is None:
-        command: Command = EnsureStream(stream=stream, retention=retention, lifetime=given.lifetime)
-    else:
-        expected = await _expected(request, stream, if_match)
-        command = UpdateStream(
-            stream=stream, retention=retention._asdict(), lifetime=given.lifetime, expected=expected
-        )
-    done, info = await request.write(command, XInfoStream(stream=stream))
-    created = done and if_match is None
-    where = [location("streams", stream)] if created else []
-    return _changed(request, 201 if created else 200, stream, info, where)
+    if if_match is not None:
+        command = UpdateStream(stream=stream, retention=retention._asdict(), lifetime=given.lifetime)
+        return _if_unchanged(request, command, if_match, partial(_change, request, stream))
+
+    def answer(created: Reply, info: Reply) -> Response:
+        where = [location("streams", stream)] if created else []
+        return _changed(request, 201 if created else 200, stream, info, where)
+
+    ensure = EnsureStream(stream=stream, retention=retention, lifetime=given.lifetime)
+    return Ask([ensure, XInfoStream(stream=stream)], answer, request.preferences.synced)
 
 
 @router.patch(
@@ -454,22 +447,20 @@ async def put_stream(
     headers=_TAGGED,
     writes=True,
 )
-async def update_stream(
+def update_stream(
     request: RequestParameter,
     stream: StreamName,
     given: StreamChanges = _UNCHANGED,
     if_match: IfUnchanged = None,
-) -> Response:
+) -> Ask:
     """Change parts of a stream's retention, its lifetime, or say up to where it is archived."""
     command = UpdateStream(
         stream=stream,
         retention=given.changes,
         archived_up_to=given.archived_up_to,
         lifetime=given.lifetime,
-        expected=await _expected(request, stream, if_match),
     )
-    _, info = await request.write(command, XInfoStream(stream=stream))
-    return _changed(request, 200, stream, info)
+    return _if_unchanged(request, command, if_match, partial(_change, request, stream))
 
 
 @router.delete(
@@ -479,7 +470,7 @@ async def update_stream(
     refusals=("no_stream", "precondition_failed", "has_schedules"),
     writes=True,
 )
-async def delete_stream(
+def delete_stream(
     request: RequestParameter,
     stream: StreamName,
     schedules: Annotated[
@@ -487,31 +478,49 @@ async def delete_stream(
         Query(description="whether entries for later forbid it or are dropped"),
     ] = "refuse",
     if_match: IfUnchanged = None,
-) -> Response:
+) -> Ask:
     """Remove a stream with its groups and everything in them (DEL)."""
-    expected = await _expected(request, stream, if_match)
-    command = Delete(streams=[stream], expected=expected, drops_schedules=schedules == "drop")
-    (removed,) = await request.write(command)
-    if not removed:
-        raise _missing(stream)
-    return request.respond(204)
+
+    def answer(removed: Reply) -> Response:
+        if not removed:
+            raise _missing(stream)
+        return request.respond(204)
+
+    command = Delete(streams=[stream], drops_schedules=schedules == "drop")
+    synced = request.preferences.synced
+    return _if_unchanged(request, command, if_match, lambda command: Ask([command], answer, synced))
 
 
-async def _expected(
-    request: Request, stream: str, tags: Sequence[bytes] | Literal["*"] | None
-) -> StreamInfo | None:
-    """The stream that If-Match names: the engine changes it only if it is still so in the same turn.
+C = TypeVar("C", Delete, UpdateStream)
 
-    Raises `no_stream`, `precondition_failed`.
+
+def _if_unchanged(
+    request: Request, command: C, tags: Sequence[bytes] | Literal["*"] | None, ask: Callable[[C], Ask]
+) -> Ask:
+    """Ask this of the stream that If-Match names: the engine changes it only if it is still so in the same
+    turn. Refused with `no_stream`, `precondition_failed`.
     """
     if tags is None or tags == "*":
         # The change itself refuses a missing stream with 404.
-        return None
-    info = await request.execute(XInfoStream(stream=stream))
-    assert isinstance(info, StreamInfo), "XINFO STREAM answers the stream"
-    if not matches(tags, tag_of(_stream(stream, info))):
-        raise errors.stream_changed()
-    return info
+        return ask(command)
+    stream = request.names["stream"]
+
+    def found(info: Reply) -> Ask:
+        assert isinstance(info, StreamInfo), "XINFO STREAM answers the stream"
+        if not matches(tags, tag_of(_stream(stream, info))):
+            raise errors.stream_changed()
+        return ask(replace(command, expected=info))
+
+    return Ask([XInfoStream(stream=stream)], found)
+
+
+def _change(request: Request, stream: str, command: Command) -> Ask:
+    """Change the stream, and show it as it is then."""
+    return Ask(
+        [command, XInfoStream(stream=stream)],
+        lambda _, info: _changed(request, 200, stream, info),
+        request.preferences.synced,
+    )
 
 
 def _changed(
@@ -529,7 +538,7 @@ def _changed(
     headers=_TAGGED,
     writes=True,
 )
-async def set_last_id(request: RequestParameter, stream: StreamName, given: NewLastId) -> Response:
+def set_last_id(request: RequestParameter, stream: StreamName, given: NewLastId) -> Ask:
     """Set a stream's last ID, as after a move from elsewhere (XSETID)."""
     command = XSetId(
         stream=stream,
@@ -537,8 +546,7 @@ async def set_last_id(request: RequestParameter, stream: StreamName, given: NewL
         entries_added=given.entries_added,
         max_deleted_id=given.max_deleted_id,
     )
-    _, info = await request.write(command, XInfoStream(stream=stream))
-    return _changed(request, 200, stream, info)
+    return _change(request, stream, command)
 
 
 # ---- trimming
@@ -594,24 +602,31 @@ class Trimmed(ResponseModel):
     refusals=("malformed_id", "no_stream", "trim_guarded"),
     writes=True,
 )
-async def trim_stream(request: RequestParameter, stream: StreamName, given: Trimming) -> Response:
+def trim_stream(request: RequestParameter, stream: StreamName, given: Trimming) -> Ask:
     """Remove the oldest entries, or show how many would go (XTRIM)."""
-    reply = await change(request, given.command(stream))
-    assert isinstance(reply, TrimReply), "XTRIM answers what went"
-    trimmed = Trimmed.model_construct(
-        deleted=reply.deleted,
-        first_id=ids.format(reply.first_id),
-        pending_affected=reply.pending_affected,
-    )
-    return request.respond(200, trimmed)
+
+    def answer(reply: Reply) -> Response:
+        assert isinstance(reply, TrimReply), "XTRIM answers what went"
+        trimmed = Trimmed.model_construct(
+            deleted=reply.deleted,
+            first_id=ids.format(reply.first_id),
+            pending_affected=reply.pending_affected,
+        )
+        return request.respond(200, trimmed)
+
+    return change(request, given.command(stream), answer)
 
 
-async def change(request: Request, command: Command) -> Reply:
-    """Run a command on a stream that has to exist."""
-    exists, reply = await request.write(Exists(streams=[request.names["stream"]]), command)
-    if not exists:
-        raise _missing(request.names["stream"])
-    return reply
+def change(request: Request, command: Command, answer: Callable[[Reply], Response]) -> Ask:
+    """Ask a command of a stream that has to exist."""
+    stream = request.names["stream"]
+
+    def done(exists: Reply, reply: Reply) -> Response:
+        if not exists:
+            raise _missing(stream)
+        return answer(reply)
+
+    return Ask([Exists(streams=[stream]), command], done, request.preferences.synced)
 
 
 def _missing(name: str) -> RefusalError:

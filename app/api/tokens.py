@@ -219,7 +219,7 @@ def _end(request: RequestParameter, expires_in_ms: int | None) -> datetime | Non
 
 
 @router.get(_TOKENS, Access.PER_TOKEN, model=TokenPage, refusals=("not_configured",), central=True)
-async def list_tokens(request: RequestParameter) -> TokenPage:
+def list_tokens(request: RequestParameter) -> TokenPage:
     """List the tokens that are good now: all for the action `admin`, else those that the caller has made."""
     _require_issue(request.principal)
     tokens = request.gateway.access.tokens
@@ -249,7 +249,7 @@ def _find(request: RequestParameter, token_id: str) -> Token:
 
 
 @router.get(_TOKEN, Access.PER_TOKEN, model=TokenInfo, refusals=("no_token", "not_configured"), central=True)
-async def get_token(request: RequestParameter, token: TokenId) -> TokenInfo:
+def get_token(request: RequestParameter, token: TokenId) -> TokenInfo:
     """Show one token: what it allows, when it ends, who has made it."""
     known = _find(request, token)
     is_configured = request.gateway.access.tokens.is_configured(known)
@@ -275,7 +275,7 @@ async def delete_token(request: RequestParameter, token: TokenId) -> Response:
 
 
 @router.get("/v1/whoami", Access.PER_TOKEN, model=Caller)
-async def get_caller(request: RequestParameter) -> Caller:
+def get_caller(request: RequestParameter) -> Caller:
     """Show who the caller is, and what it may do."""
     principal = request.principal
     grants = [grant.within(principal.prefix) for grant in principal.grants]

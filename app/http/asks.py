@@ -10,16 +10,26 @@ more than the engine before it has asked anything is a coroutine itself.
 """
 
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, NamedTuple, TypeAlias, Union
+from functools import partial
+from typing import Any, NamedTuple, Protocol, TypeAlias, Union
 
 from pydantic import BaseModel
 
 from app.http.responses import Response
+from app.live.joiner import Raw
 from engine import EngineError
 from engine.commands import Command
+from engine.replies import Reply
 
 # What an endpoint comes to, perhaps in several steps.
 Result: TypeAlias = Union[Response, BaseModel, "Ask", Coroutine[Any, Any, Response | BaseModel]]
+
+
+class RawBodies(Raw, Protocol):
+    """What requests with one head have in common, whose bodies are read together."""
+
+    def takes(self, body: bytes) -> bool:
+        """Whether this body may be read with others."""
 
 
 class Ask(NamedTuple):
@@ -30,7 +40,7 @@ class Ask(NamedTuple):
     its caller's other requests and those of others come in between. It `lasts` where commands and answer
     follow from the head of the request alone: it may be asked again for an equal one; `bound` is what its
     replies may take, once that is known. `refused` gets a refusal among the replies; without it, that is
-    raised.
+    raised. What is `raw` has no commands: its body is an entry, which is read with others of its cycle.
     """
 
     commands: Sequence[Command]
@@ -42,3 +52,21 @@ class Ask(NamedTuple):
     lasts: bool = False
     bound: int | None = None
     refused: Callable[[EngineError], Result] | None = None
+    raw: RawBodies | None = None
+
+    @property
+    def may_be_apart(self) -> bool:
+        """Whether several commands, of which the last one alone changes something, may be asked one after the
+        other: while it is full, Redis 7.0 refuses all that is several commands in one turn, though the last
+        one may be what makes room.
+        """
+        *looks, last = self.commands
+        return bool(looks) and last.changes and not any(command.changes for command in looks)
+
+    def apart(self, *found: Reply) -> Result:
+        """The same, one command after the other, behind those that have been `found`."""
+        if len(found) == len(self.commands):
+            return self.answer(*found)
+        command = self.commands[len(found)]
+        synced = self.synced and command.changes
+        return Ask([command], partial(self.apart, *found), synced, refused=self.refused)

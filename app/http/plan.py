@@ -3,8 +3,8 @@
 Knows: what there is to know. Must never know: how it is found, see `app.http.operations.plans`.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Final, Literal, NamedTuple, Protocol
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, Literal, NamedTuple
 
 from app.auth import Principal
 from app.errors import RefusalError
@@ -35,23 +35,6 @@ class OriginVerdict(NamedTuple):
 NO_VERDICT: Final = OriginVerdict()
 
 
-class Shared(Protocol):
-    """What requests for one place have in common, whose entries are read and stored together."""
-
-    @property
-    def stream(self) -> str:
-        """Where they are stored."""
-
-    def takes(self, body: bytes) -> bool:
-        """Whether this body may be read with others."""
-
-    def read(self, bodies: Sequence[bytes]) -> Sequence[bytes] | None:
-        """An entry of each body; None where one of them is anything else."""
-
-    def answer(self, entry_id: int) -> tuple[bytes, bytes]:
-        """The lines of the head of the answer, and its body."""
-
-
 class Plan:
     """What is known of a request by its head. Without an `operation`, `answer` makes its answer, or `refusal`
     is it. `principal` and `arguments` are None where they have to be found with each request: the caller is
@@ -73,9 +56,9 @@ class Plan:
         "path",
         "principal",
         "query",
+        "raw",
         "reading",
         "refusal",
-        "shared",
         "stamp",
     )
 
@@ -102,8 +85,8 @@ class Plan:
         self.reading: Any = None
         # What its operation asks, where that follows from the head alone: an `Ask`.
         self.ask: Any = None
-        # What it may share with others of its kind.
-        self.shared: Shared | None = None
+        # What it asks where its body may be read with those of others: an `Ask` too.
+        self.raw: Any = None
         # It may be kept for equal heads, while the stamp is the same.
         self.is_lasting = False
         self.stamp = -1

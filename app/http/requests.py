@@ -58,6 +58,8 @@ _TOO_MUCH: Final = (
     "to read this body takes more memory than there is for bodies (buffer_bytes_max): it has too many "
     "values, or long texts with wide characters; send less at once"
 )
+_SYNCED: Final = (b"weir-durability", b"fsync")
+_APPLIED: Final = (b"preference-applied", b"durability=fsync")
 # What a list of values takes more than they take themselves, in values.
 _LIST_VALUES: Final = 7
 _DEFAULT_PORTS: Final = {"http": "80", "https": "443"}
@@ -147,12 +149,13 @@ class Request(Work):
     """
 
     __slots__ = (
-        "_caller",
         "_in_pieces",
         "actions",
         "delivered",
         "dropped",
+        "has_conditions",
         "headers",
+        "known_caller",
         "names",
         "plan",
         "principal",
@@ -173,11 +176,13 @@ class Request(Work):
         self.names = plan.names
         self.request_id: str = scope["state"]["request_id"]
         # Whose it is, once that was asked.
-        self._caller = ""
+        self.known_caller = ""
         lines = scope["headers"]
         self.headers: Mapping[bytes, bytes] = dict(lines)
         if len(self.headers) < len(lines):
             self.headers = join(lines)
+        # Whether it asks for something that its plan does not know.
+        self.has_conditions = not CONDITIONS.isdisjoint(self.headers)
         self.principal: Principal = UNAUTHENTICATED
         # Whether its answer holds what it takes by `reserve_some`, piece by piece.
         self._in_pieces = False
@@ -211,7 +216,7 @@ class Request(Work):
 
     def check_ready(self) -> None:
         """Raise `starting` or `draining` before anything is read."""
-        _ = self.engine
+        self._tenant = self.gateway.tenant(self.principal.prefix)
 
     @property
     def query(self) -> bytes:
@@ -223,11 +228,6 @@ class Request(Work):
     def is_stranger(self) -> bool:
         """Whether it came under a Host that is not served here, as probes may."""
         return self.plan.origin.is_stranger
-
-    @property
-    def has_conditions(self) -> bool:
-        """Whether it asks for something that its plan does not know."""
-        return not CONDITIONS.isdisjoint(self.headers)
 
     @property
     def media_type(self) -> MediaType:
@@ -317,14 +317,10 @@ class Request(Work):
             tenant = self.tenant
         return tenant.engine
 
-    def be_of(self, principal: Principal, caller: str) -> None:
-        """It is this caller's."""
-        self.principal, self._caller = principal, caller
-
     @property
     def caller(self) -> str:
         """Whose it is, for what counts by caller."""
-        return self._caller or caller_of(self.principal, self.host)
+        return self.known_caller or caller_of(self.principal, self.host)
 
     @property
     def host(self) -> str:
@@ -446,7 +442,10 @@ class Request(Work):
 
     async def read_body(self, how: BodyReading[T]) -> T:
         """What its body is. Raises as `body`, and what the reader raises."""
-        body = await self.body(how.bytes_max)
+        return await self.read(how, await self.body(how.bytes_max))
+
+    async def read(self, how: BodyReading[T], body: bytes) -> T:
+        """The same of a body that is there."""
         if how.turn_bytes_min is not None and len(body) >= how.turn_bytes_min:
             await self.take_turn()
         if how.is_short(body):
@@ -473,35 +472,21 @@ class Request(Work):
         header = self.headers.get(b"prefer")
         return NO_PREFERENCES if header is None else media.preferences(header)
 
-    async def write(self, *commands: Command) -> list[Reply]:
-        """Run commands that change something as one turn; on disk before the answer where Prefer says so."""
-        synced = self.preferences.synced
-        if len(commands) == 1:
-            return [await self.execute(commands[0], synced=synced)]
-        try:
-            return await self.transaction(commands, synced=synced)
-        except EngineError as refusal:
-            if refusal.code != "memory_full" or any(command.changes for command in commands[:-1]):
-                raise
-        # Redis 7.0 refuses, while it is full, all that is several commands in one turn: the last one may be
-        # what makes room, and those before it look.
-        return [await self.execute(command, synced=synced and command.changes) for command in commands]
-
     def respond(self, status: int, body: bytes | BaseModel = b"", headers: Sequence[Header] = ()) -> Response:
         """Make the response of a change: it says how safe the change is."""
         if isinstance(body, BaseModel):
             body = body.__pydantic_serializer__.to_json(body)
-        return self._respond_safe(self.engine.durability, status, body, headers)
+        if self.preferences.synced:
+            headers = [_SYNCED, _APPLIED, *headers]
+        else:
+            headers = [(b"weir-durability", self.engine.durability.encode()), *headers]
+        return Response(status, body, headers)
 
     def respond_delivered(self, body: bytes) -> Response:
         """Make the response of a group's read."""
-        return self._respond_safe(self.engine.delivery_durability, 200, body, ())
-
-    def _respond_safe(self, safe: str, status: int, body: bytes, headers: Sequence[Header]) -> Response:
-        synced = self.preferences.synced
-        applied = [(b"preference-applied", b"durability=fsync")] if synced else []
-        durability = b"fsync" if synced else safe.encode()
-        return Response(status, body, [(b"weir-durability", durability), *applied, *headers])
+        safe = self.engine.delivery_durability.encode()
+        headers = [_SYNCED, _APPLIED] if self.preferences.synced else [(b"weir-durability", safe)]
+        return Response(200, body, headers)
 
     @staticmethod
     def respond_accepted(body: BaseModel, path: str) -> Response:
@@ -567,11 +552,11 @@ class Request(Work):
         bound = 0 if ask.joins else ask.bound
         if bound is None:
             bound = self.gateway.limits.commands.answer_bound(ask.commands)
-        if bound > FREE_BYTES:
-            self.put_off(self.gateway.limits.budgets.before_run(bound))
+        if bound > FREE_BYTES and (bound := self.gateway.limits.budgets.before_run(bound)) > FREE_BYTES:
+            self._put_off(bound)
         how = How.ALONE if len(ask.commands) == 1 else How.TOGETHER
         call = self.call(ask.commands, how, synced=ask.synced)
-        engine = self.engine
+        engine = (self._tenant or self.tenant).engine
         if ask.joins and self.gateway.joiner.join(engine, call, done):
             return None
         replies = engine.send(call, done)
@@ -586,6 +571,8 @@ class Request(Work):
         found: list[Reply] = []
         for reply in replies:
             if isinstance(reply, EngineError):
+                if reply.code == "memory_full" and ask.may_be_apart:
+                    return ask.apart()
                 if ask.refused is not None:
                     return ask.refused(reply)
                 raise reply
@@ -600,13 +587,11 @@ class Request(Work):
             self.note_reply(command, reply)
         return made
 
-    def put_off(self, bound: int) -> None:
+    def _put_off(self, bound: int) -> None:
         """Reserve this for an answer, but where there is room for any caller, not before it is known that the
         replies come later: what leaves in the turn of its command takes nothing from others.
         """
-        if bound <= FREE_BYTES:
-            return
-        if self.held is not None or not self.gateway.limits.budgets.output.has_room(bound):
+        if OUTPUT_STATE in self.scope["state"] or not self.gateway.limits.budgets.output.has_room(bound):
             self.reserve(bound)
         else:
             self._put_off_bytes = bound
@@ -614,9 +599,10 @@ class Request(Work):
     def note_run(self, replies: Sequence[Reply | EngineError]) -> None:
         """Hold what the replies take, while they wait for the log."""
         put_off, self._put_off_bytes = self._put_off_bytes, 0
-        if self.held is not None or not put_off:
-            super().note_run(replies)
-        elif (size := sum(map(text_bytes, replies))) > FREE_BYTES:
+        held = self.held
+        if held is not None:
+            held.shrink(sum(map(text_bytes, replies)))
+        elif put_off and (size := sum(map(text_bytes, replies))) > FREE_BYTES:
             # There was room for more when the turn began.
             with suppress(EngineError):
                 self.reserve(size)
@@ -765,24 +751,10 @@ class Request(Work):
             return None
         return tracing.valid(self.headers.get(tracing.HEADER))
 
-    async def publish(self, command: tracing.Publishing, *, synced: bool = False) -> Reply:
-        """Run a command that publishes, as a part of the trace that the request belongs to."""
-        tracer, traceparent = self.gateway.reports.tracer, self.traceparent
-        if tracer is None or traceparent is None:
-            return await self.execute(command, synced=synced)
-        with tracer.publishing(command, traceparent) as traced:
-            return await self.execute(traced, synced=synced)
-
     def note_given(self, command: Command | None, reply: Reply | EngineError | None) -> None:
         """What a group has given is taken back if the answer does not leave."""
         if isinstance(command, XReadGroup) and isinstance(reply, GroupRead):
             self.delivered.append((command, reply))
-
-    async def run(self, commands: Sequence[Command]) -> list[Reply]:
-        """One command, which may wait, or several as one turn."""
-        if len(commands) == 1:
-            return [await self.execute(commands[0])]
-        return await self.transaction(commands)
 
     async def transaction(self, commands: Sequence[Command], *, synced: bool = False) -> list[Reply]:
         """Run commands as one turn; the first refusal among them is raised."""

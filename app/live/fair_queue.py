@@ -187,12 +187,13 @@ def _isolate(go_on: Callable[[], None]) -> None:
 class ConnectionTurn:
     """The place of one connection among those of its caller. `go_on` is called when it is its turn."""
 
-    __slots__ = ("_flow", "_go_on", "_queue", "has_turn", "is_waiting")
+    __slots__ = ("_go_on", "_queue", "flow", "has_turn", "is_waiting")
 
     def __init__(self, queue: FairQueue, caller: str, go_on: Callable[[], None]) -> None:
         self._queue = queue
         self._go_on = go_on
-        self._flow: Flow | None = None
+        # That of its caller; None once the connection is gone.
+        self.flow: Flow | None = None
         # Whether the next request has been let begin already.
         self.has_turn = False
         self.is_waiting = False
@@ -201,26 +202,19 @@ class ConnectionTurn:
     def pass_to(self, caller: str) -> None:
         """Be another caller's from now on."""
         self.leave()
-        self._flow = self._queue.flow(caller)
-        self._flow.connections += 1
+        self.flow = self._queue.flow(caller)
+        self.flow.connections += 1
 
     def leave(self) -> None:
         """Take part no longer: the connection is gone. May be called again."""
-        if self._flow is not None:
-            self._flow.connections -= 1
-            self._flow = None
-
-    @property
-    def is_crowded(self) -> bool:
-        """Whether the caller has more connections than are served in a cycle. With fewer, what costs next to
-        nothing need not ask for its turn.
-        """
-        return self._flow is not None and self._flow.connections > self._queue.a_cycle_max
+        if self.flow is not None:
+            self.flow.connections -= 1
+            self.flow = None
 
     def may_go_on(self, cost: int = 1) -> bool:
         """Whether the connection's next request may begin. Otherwise `go_on` is called once it may."""
         has_turn, self.has_turn = self.has_turn, False
-        flow = self._flow
+        flow = self.flow
         # One connection alone has one piece of work under way.
         if flow is None or flow.connections <= min(1, self._queue.a_cycle_max):
             return True
@@ -235,8 +229,8 @@ class ConnectionTurn:
 
     def note(self, cost: int) -> None:
         """What was begun costs so much more."""
-        if self._flow is not None:
-            self._flow.note_handled(cost)
+        if self.flow is not None:
+            self.flow.note_handled(cost)
 
     def _take_turn(self) -> None:
         self.is_waiting, self.has_turn = False, True

@@ -16,18 +16,16 @@ has quotas, waits for the disk or brings a condition or a key goes alone.
 """
 
 import asyncio
-from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import accumulate, pairwise, repeat
-from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
+from operator import call as invoke
+from typing import Any, Final, NamedTuple, Protocol
 
 from engine import Call, CommandEngine, Done, EngineError, How, Replies, errors
 from engine.commands import Acknowledge, AddEach, AppendBatches, AppendDurable, Command, XAck, XAdd
 from engine.replies import AcknowledgedIds, Added, BatchesAppended, DurableAppended, Reply
-
-P = TypeVar("P")
 
 # Entries or IDs of one command, and their bytes: larger ones gain nothing.
 _NUMBER_MAX: Final = 1_000
@@ -37,6 +35,9 @@ _JOINING_NUMBER_MAX: Final = 100
 _JOINING_BYTES_MAX: Final = 16 << 10
 # What follows from an answer takes up to 2 ms: others have their turns in between.
 _ANSWERS_AT_ONCE_MAX: Final = 50
+
+# What is asked of the engine once the body is read.
+_NOTHING: Final = Call(())
 
 # Each step answers one client, and the next one goes on where it fails, as `map` does.
 Answers = Iterator[object]
@@ -54,34 +55,27 @@ class Kind(NamedTuple):
     split: Callable[[Any, Sequence[Any]], Split]
 
 
+class Raw(Protocol):
+    """How bodies of entries for one stream are read together."""
+
+    @property
+    def stream(self) -> str:
+        """Where they are stored."""
+
+    def read(self, bodies: Sequence[bytes]) -> Sequence[bytes] | None:
+        """An entry of each body; None where one of them is anything else."""
+
+
 class Part(NamedTuple):
-    """What one client asks alone, and what gets the reply."""
+    """What one client asks, and what gets the reply. Of what is `raw` the `body` is read with those of others
+    as it is sent; `ask_alone` asks it alone, where one of them is anything else.
+    """
 
     call: Call
     done: Done
-
-    def answer(self, reply: Reply | EngineError) -> None:
-        """This is the reply."""
-        self.done([reply])
-
-
-class Raw(Protocol):
-    """The same of a client whose body is read with those of others."""
-
-    body: bytes
-
-    def ask_alone(self) -> None:
-        """Ask it alone."""
-
-    def answer_added(self, entry_id: int) -> None:
-        """It is stored, with this ID."""
-
-    def answer_refused(self, refusal: EngineError) -> None:
-        """It is refused, and may have been stored."""
-
-
-# Reads bodies as one: an entry of each, None where one of them is anything else.
-ReadTogether = Callable[[Sequence[bytes]], "Sequence[bytes] | None"]
+    raw: Raw | None = None
+    body: bytes = b""
+    ask_alone: Callable[[], object] = bool
 
 
 def key_of(command: Command) -> Hashable | None:
@@ -192,18 +186,19 @@ def kind_of(command: Command) -> Kind:
     return _APPENDS if isinstance(command, AppendDurable) else _ADDS
 
 
-class _Gathering(Generic[P]):
-    """What several clients ask, until it is sent at the end of the cycle."""
+class Joint:
+    """One command of several clients, until it is sent at the end of the cycle."""
 
     def __init__(self, engine: CommandEngine, forget: Callable[[], object]) -> None:
         self._engine = engine
         self._forget = forget
-        self._parts: list[P] = []
+        self._parts: list[Part] = []
         self._number = self._bytes = 0
         self._is_sent = False
         asyncio.get_running_loop().call_soon(self.send)
 
-    def _add(self, part: P, number: int, size: int) -> None:
+    def add(self, part: Part, number: int, size: int) -> None:
+        """Have this sent too, which has `number` entries or IDs in `size` bytes."""
         self._parts.append(part)
         self._number += number
         self._bytes += size
@@ -219,101 +214,58 @@ class _Gathering(Generic[P]):
         self._forget()
         # Who has asked for it may be silent for long: nothing holds it any more.
         parts, self._parts = self._parts, []
+        raw = [part for part in parts if part.raw is not None]
+        bodies = _read(raw) if raw else ()
+        if bodies is None:
+            answer_some(map(invoke, [part.ask_alone for part in raw]))
+            parts = [part for part in parts if part.raw is None]
         if parts:
-            self._ask(parts)
+            self._ask(parts, iter(bodies or ()))
 
-    @abstractmethod
-    def _ask(self, parts: Sequence[P]) -> None:
-        """Ask for these, one at least."""
-
-
-class Joint(_Gathering[Part]):
-    """One command of several clients, until it is sent."""
-
-    def add(self, part: Part, number: int, size: int) -> None:
-        """Have this sent too, which has `number` entries or IDs in `size` bytes."""
-        self._add(part, number, size)
-
-    def _ask(self, parts: Sequence[Part]) -> None:
+    def _ask(self, parts: Sequence[Part], bodies: Iterator[bytes]) -> None:
+        commands = [
+            call.commands[0] if raw is None else XAdd(stream=raw.stream, bodies=[next(bodies)])
+            for call, _, raw, *_ in parts
+        ]
         if len(parts) == 1:
-            ((call, done),) = parts
-            _send(self._engine, call, done)
+            ((call, done, *_),) = parts
+            _send(self._engine, call if call.commands else Call(commands), done)
             return
-        commands = [part.call.commands[0] for part in parts]
+        dones = [part.done for part in parts]
         try:
             whole = Call((kind_of(commands[0]).merge(commands),))
         except Exception as error:  # noqa: BLE001 - each client has an answer
             _report(error)
-            answer_some(map(Part.answer, parts, repeat(errors.internal())))
+            answer_some(map(invoke, dones, repeat((errors.internal(),))))
             return
         _send(self._engine, whole, partial(self._answer, parts, commands))
 
     def _answer(self, parts: Sequence[Part], commands: Sequence[Command], replies: Replies) -> None:
         (reply,) = replies
+        # `map` with functions of C makes no frame of Python between.
+        dones = [part.done for part in parts]
         if not isinstance(reply, EngineError):
             try:
                 found = [*kind_of(commands[0]).split(reply, commands)]
             except Exception as error:  # noqa: BLE001 - as above
                 _report(error)
                 found = [errors.internal()] * len(parts)
-            answer_some(map(self._answer_one, parts, found))
+            if None in found:
+                answer_some(map(self._answer_one, parts, found))
+            else:
+                answer_some(map(invoke, dones, zip(found)))
         elif may_have_run(reply):
-            answer_some(map(Part.answer, parts, repeat(reply)))
+            answer_some(map(invoke, dones, repeat((reply,))))
         else:
             # Together they were refused, which changed nothing.
-            each = partial(self._answer_each, parts)
-            _send(self._engine, Call(commands, How.EACH), each)
+            each = Call(commands, How.EACH)
+            _send(self._engine, each, lambda replies: answer_some(map(invoke, dones, zip(replies))))
 
     def _answer_one(self, part: Part, reply: Reply | EngineError | None) -> None:
-        if reply is None:
+        if reply is not None:
+            part.done((reply,))
+        else:
             _send(self._engine, part.call, part.done)
-        else:
-            part.answer(reply)
-
-    @staticmethod
-    def _answer_each(parts: Sequence[Part], replies: Replies) -> None:
-        answer_some(map(Part.answer, parts, replies))
-
-
-class Unread(_Gathering[Raw]):
-    """Entries of several clients for one stream, whose bodies are read together as it is sent."""
-
-    def __init__(self, engine: CommandEngine, stream: str, forget: Callable[[], object]) -> None:
-        super().__init__(engine, forget)
-        self._stream = stream
-        self._read: ReadTogether | None = None
-
-    def add(self, part: Raw, read: ReadTogether) -> None:
-        """Have this read and stored too; `read` is the same for all."""
-        self._read = read
-        self._add(part, 1, len(part.body))
-
-    def _ask(self, parts: Sequence[Raw]) -> None:
-        if self._read is None:
-            return
-        try:
-            bodies = self._read([part.body for part in parts])
-        except Exception as error:  # noqa: BLE001 - one of them may be the cause: each has an answer
-            _report(error)
-            bodies = None
-        # `map` with its own functions makes no frame of Python between: all are of one door.
-        kind = type(parts[0])
-        if bodies is None:
-            answer_some(map(kind.ask_alone, parts))
-            return
-        call = Call((XAdd(stream=self._stream, bodies=bodies),))
-        _send(self._engine, call, partial(self._answer, parts))
-
-    @staticmethod
-    def _answer(parts: Sequence[Raw], replies: Replies) -> None:
-        (reply,) = replies
-        kind = type(parts[0])
-        if isinstance(reply, Added):
-            answer_some(map(kind.answer_added, parts, reply.ids))
-        elif isinstance(reply, EngineError) and may_have_run(reply):
-            answer_some(map(kind.answer_refused, parts, repeat(reply)))
-        else:
-            answer_some(map(kind.ask_alone, parts))
 
 
 class Joiner:
@@ -321,7 +273,6 @@ class Joiner:
 
     def __init__(self) -> None:
         self._joints: dict[Hashable, Joint] = {}
-        self._unread: dict[Hashable, Unread] = {}
 
     def send(
         self, engine: CommandEngine, call: Call, done: Done, behind: Joint | None = None
@@ -345,8 +296,7 @@ class Joiner:
         key = None if call.quotas or call.synced or len(call.commands) > 1 else key_of(command)
         if key is None:
             return None
-        kind = kind_of(command)
-        number, size = kind.number(command), command.entry_bytes()
+        number, size = kind_of(command).number(command), command.entry_bytes()
         if number > _JOINING_NUMBER_MAX or size > _JOINING_BYTES_MAX:
             return None
         whole = engine, key
@@ -355,18 +305,32 @@ class Joiner:
             behind.send()
             # An answer to that may have begun one.
             joint = self._joints.get(whole)
-        if joint is None:
-            joint = self._joints[whole] = Joint(engine, partial(self._joints.pop, whole))
+        joint = joint or self._begin(whole)
         joint.add(Part(call, done), number, size)
         return joint
 
-    def send_unread(self, engine: CommandEngine, stream: str, part: Raw, read: ReadTogether) -> None:
-        """Read and store this entry at the end of the cycle with those of others."""
-        whole = engine, stream
-        unread = self._unread.get(whole)
-        if unread is None:
-            unread = self._unread[whole] = Unread(engine, stream, partial(self._unread.pop, whole))
-        unread.add(part, read)
+    def join_raw(
+        self, engine: CommandEngine, raw: Raw, body: bytes, done: Done, ask_alone: Callable[[], None]
+    ) -> None:
+        """Read an entry at the end of the cycle with those of others, and store it with what others store."""
+        whole = engine, (XAdd, raw.stream)
+        joint = self._joints.get(whole) or self._begin(whole)
+        joint.add(Part(_NOTHING, done, raw, body, ask_alone), 1, len(body))
+
+    def _begin(self, whole: tuple[CommandEngine, Hashable]) -> Joint:
+        joint = self._joints[whole] = Joint(whole[0], partial(self._joints.pop, whole))
+        return joint
+
+
+def _read(parts: Sequence[Part]) -> Sequence[bytes] | None:
+    """The entries in these bodies; None where one of them is anything else."""
+    raw = parts[0].raw
+    assert raw is not None, "they are read together"
+    try:
+        return raw.read([part.body for part in parts])
+    except Exception as error:  # noqa: BLE001 - one of them may be the cause: each has an answer
+        _report(error)
+        return None
 
 
 def _send(engine: CommandEngine, call: Call, done: Done) -> None:

@@ -92,6 +92,8 @@ def paths(label: str, name: str) -> list[str]:
     pieces = label.partition(" ")[2].split("/")
     places = [place for place, piece in enumerate(pieces) if piece.startswith("{")]
     usual = [KNOWN if place in places else piece for place, piece in enumerate(pieces)]
+    if not places:
+        return ["/".join(usual)]
     return ["/".join([*usual[:place], name, *usual[place + 1 :]]) for place in places]
 
 

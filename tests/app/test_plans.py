@@ -99,6 +99,8 @@ _READS: Final = {
     f"{_GROUP}/consumers/{{consumer}}": Kind(get(f"{GROUP}/consumers/c")),
     f"{_GROUP}/pending": Kind(get(f"{GROUP}/pending")),
     f"{_GROUP}/pending one by one": Kind(get(f"{GROUP}/pending?count=2")),
+    f"{_STREAM}/schedules": Kind(get("/v1/streams/s/schedules")),
+    "/v1/stream/{stream:path}": Kind(get(APPENDS)),
 }
 _WRITES: Final = {
     f"{_GROUP}/consumers/{{consumer}}/read": Kind(send(f"{GROUP}/consumers/c/read", b'{"count":1}')),
@@ -184,10 +186,45 @@ async def world() -> AsyncIterator[World]:
         yield world
 
 
+# What programs ask now and then, or of the gateway alone, in the same way as one of `KINDS`.
+_SELDOM: Final = re.compile(
+    r"(PUT|PATCH|DELETE) |\S+ /($|v1$|docs|errors|console|asyncapi|"
+    r"v1/(admin|whoami|ws|commands|publish|read)|v1/streams($|/\{stream\}/"
+    r"(close|last-id|trim|schedules/|entries/delete)))|POST .*/(groups|redrive)$"
+)
+
+
 def test_each_operation_that_may_have_a_plan_is_asked() -> None:
-    plain = {one.label for one in _routes(Settings()) if one.is_plain}
+    routes = _routes(Settings(durable_streams=True))
+    plain = {one.label for one in routes if one.is_plain and not _SELDOM.match(one.label)}
     assert plain == {name for name in KINDS if name in plain}
     assert len(KINDS) > len(plain)
+
+
+_FILES: Final = "files are read in a thread"
+_PIECES: Final = "its answer is sent in pieces"
+_OTHERS: Final = "other processes are asked"
+# What waits for more than the engine before it asks that, or is answered for as long as its client stays.
+TASKS: Final[Mapping[str, str]] = {
+    "GET /openapi.json": "the document is made in a thread",
+    **dict.fromkeys(("GET /docs/swagger-ui-bundle.js", "GET /docs/swagger-ui.css"), _FILES),
+    **dict.fromkeys(("GET /console", "GET /console/{file:path}"), _FILES),
+    "GET /healthz/ready": "its caller may have to be looked up",
+    **dict.fromkeys(("GET /metrics", "GET /v1/status", "POST /v1/tickets"), _OTHERS),
+    **dict.fromkeys(("POST /v1/admin/tokens", "DELETE /v1/admin/tokens/{token}"), _FILES),
+    **dict.fromkeys(("POST /v1/admin/revocations", "POST /v1/admin/backup"), _FILES),
+    **dict.fromkeys(("POST /v1/commands", "POST /v1/commands/pipeline"), _PIECES),
+    "POST /v1/commands/multi-exec": _PIECES,
+    "POST /v1/plan": "it is made a few streams at a time, and names are matched in a thread",
+    **dict.fromkeys((f"GET {_STREAM}/export", f"GET {_STREAM}/tail", "GET /v1/tail"), _PIECES),
+    f"GET {_STREAM}/columns": "a page of any length is made in many turns",
+    f"GET {_GROUP}/consumers/{{consumer}}/stream": _PIECES,
+}
+
+
+def test_only_what_waits_for_more_than_the_engine_needs_a_task() -> None:
+    routes = _routes(Settings(durable_streams=True))
+    assert {one.label for one in routes if not one.is_plain and one.method != "HEAD"} == TASKS.keys()
 
 
 # ---- what has changed between two equal requests
@@ -234,7 +271,7 @@ DONE: Final[Mapping[str, Sequence[bytes]]] = {
 }
 # What publishes, and what is not there where a stream is not.
 _PUBLISHES: Final = "POST .*(entries|stream:path)"
-_ABSENT: Final = r"/v1/streams/\{stream\}( in full)?$|/groups|\{id|:path"
+_ABSENT: Final = r"/v1/streams/\{stream\}( in full)?$|/groups|/schedules|\{id|:path"
 # Statuses behind a change where they differ from those before, by patterns of the kinds.
 BEHIND: Final[Mapping[str, Mapping[str, int]]] = {
     **{name: {"": 503} for name in ("it drains", "its engine fails", "its engine is gone")},
@@ -252,7 +289,7 @@ BEHIND: Final[Mapping[str, Mapping[str, int]]] = {
     "the streams are closed": {_PUBLISHES: 409},
     "they are deleted": {_ABSENT: 404},
     "they are made again": {r"/groups/\{|\{id": 404, "of a producer": 409},
-    "they are made again as others": {r"/groups/\{|\{id": 404, ":path": 409},
+    "they are made again as others": {r"/groups/\{|\{id": 404, "POST .*:path": 409},
     "they are made by others": {":path": 405, _ABSENT: 404},
     "one is hidden": {":path": 410},
     "they are renamed": {_ABSENT: 404},

@@ -23,10 +23,10 @@ def _bug(file: str, old: str, new: str, *asked: str) -> Planted:
 _DOORS: Final = {
     # ---- Durable Streams
     "an offset right behind what was removed taken for one before": _bug(
-        _READING, "if 0 < after < info.removed_upto and", "if 0 < after <= info.removed_upto and"
+        _READING, "0 < after < info.removed_upto and", "0 < after <= info.removed_upto and"
     ),
     "a long-poll that ends with its stream does not say so": _bug(
-        _READING, "info = replace(page.stream, closed=bool(reply.closed))", "info = page.stream"
+        _READING, "there = replace(info, closed=bool(reply.closed))", "there = info"
     ),
     "the place of a follower kept that could not begin": _bug(
         _READING,
@@ -88,7 +88,7 @@ _REST: Final = {
         "app/http/conditional.py", "for one in given if uncoded(one)", "for one in given[:1] if uncoded(one)"
     ),
     "a list of streams leaves one out between two pages": _bug(
-        "app/api/streams.py", "readable[wanted.limit - 1][0])", "readable[wanted.limit][0])"
+        "app/api/streams.py", "readable[limit - 1][0])", "readable[limit][0])"
     ),
     "pending entries passed on to a consumer that is another's": _bug(
         "app/api/groups/consumers.py",

@@ -1,8 +1,8 @@
 """The end of a stream, with or without last entries."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Annotated, ClassVar, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias
 
 import orjson
 from fastapi import Depends, Header, Query
@@ -11,6 +11,7 @@ from pydantic import Field
 from app.auth import Action
 from app.errors import RefusalError, invalid, locate
 from app.http import media, strict_json
+from app.http.asks import Ask
 from app.http.entries import entry_bodies, json_bodies
 from app.http.entries.publishing import KeyHeader, PlainEntryInput, ids_text
 from app.http.entries.stored_entries import ParsedEntries
@@ -65,6 +66,9 @@ class StreamClosed(ResponseModel):
     ids: list[IdText] = absent()
 
 
+_Ended: TypeAlias = tuple[str, ParsedEntries | None]
+
+
 class _EndingBody(Body):
     """A reason and last entries, kept byte for byte; all of it may be left out."""
 
@@ -72,16 +76,15 @@ class _EndingBody(Body):
     content: ClassVar = {JSON: {"schema": {"$ref": "#/components/schemas/Ending"}}}
     required: ClassVar = False
 
-    async def read(self, *, digest: bool) -> tuple[str, ParsedEntries | None]:
-        """The reason and the entries. Raises the refusal of what is wrong with them."""
-        request = self.request
-        read = partial(_read, media_type=request.media_type, limits=request.gateway.limits.entries)
-        return await request.read_body(BodyReading(partial(read, digest=digest)))
+    @classmethod
+    def reading(cls, request: Request, arguments: Mapping[str, Any]) -> BodyReading[_Ended]:
+        """The reason and the entries, with a digest for an idempotency key."""
+        digest = arguments.get("idempotency_key") is not None
+        media_type, limits = request.media_type, request.gateway.limits.entries
+        return BodyReading(partial(_read, media_type=media_type, limits=limits, digest=digest))
 
 
-def _read(
-    body: bytes, media_type: MediaType, limits: EntryLimits, *, digest: bool
-) -> tuple[str, ParsedEntries | None]:
+def _read(body: bytes, media_type: MediaType, limits: EntryLimits, *, digest: bool) -> _Ended:
     if not body:
         return "", None
     media.check_is_json(media_type.name)
@@ -136,23 +139,23 @@ def _located(place: str, read: Callable[[], ParsedEntries]) -> ParsedEntries:
     prefer="`return=minimal`: without `ids`",
     writes=True,
 )  # fmt: skip
-async def close_stream(
+def close_stream(
     request: RequestParameter,
     stream: StreamName,
-    body: Annotated[_EndingBody, Depends(request_of)],
+    body: Annotated[_Ended, _EndingBody, Depends(request_of)],
     schedules: Annotated[
         Literal["refuse", "drop"],
         Query(description="whether entries for later forbid the end or are dropped"),
     ] = "refuse",
     if_match: IfMatchHeader = None,
     idempotency_key: KeyHeader = None,
-) -> Response:
+) -> Ask:
     """Close a stream for good: it takes no entries any more, and its readers end behind the last one.
 
     Without entries it may be repeated. With entries a stream that is closed refuses it, unless the key is the
     same. Entries need `write` too.
     """
-    reason, last = await body.read(digest=idempotency_key is not None)
+    reason, last = body
     expected = None if if_match == "*" else if_match
     add = None
     if last is not None:
@@ -166,21 +169,18 @@ async def close_stream(
     command = Close(
         stream=stream, reason=reason, add=add, expected_last_id=expected, drops_schedules=schedules == "drop"
     )
-    found = await ended(request, command)
-    end = found.end
-    shown = {
-        "closed": True,
-        "closed_at": ids.rfc3339(end.closed_at_ms),
-        "last_id": ids.format(end.last_id),
-        "duplicate": found.duplicate,
-    }
-    if found.added is not None and not request.preferences.minimal:
-        shown["ids"] = orjson.Fragment(b"[%b]" % ids_text(found.added.ids))
-    return request.respond(200, orjson.dumps(shown))
 
+    def answer(found: replies.Reply) -> Response:
+        assert isinstance(found, replies.Closed), "closing answers the end"
+        end = found.end
+        shown = {
+            "closed": True,
+            "closed_at": ids.rfc3339(end.closed_at_ms),
+            "last_id": ids.format(end.last_id),
+            "duplicate": found.duplicate,
+        }
+        if found.added is not None and not request.preferences.minimal:
+            shown["ids"] = orjson.Fragment(b"[%b]" % ids_text(found.added.ids))
+        return request.respond(200, orjson.dumps(shown))
 
-async def ended(request: Request, command: Close) -> replies.Closed:
-    """Run it, as a part of the request's trace."""
-    reply = await request.publish(command, synced=request.preferences.synced)
-    assert isinstance(reply, replies.Closed), "closing answers the end"
-    return reply
+    return Ask([command], answer, request.preferences.synced, publishes=True)

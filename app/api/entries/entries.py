@@ -40,9 +40,9 @@ from app.http.entries.publishing import (
     RawBody,
     References,
     added,
+    raw_entries,
     scheduled,
     scheduled_each,
-    shared_entries,
 )
 from app.http.entries.stored_entries import ParsedEntries
 from app.http.models import (
@@ -116,7 +116,7 @@ _PUBLISHING: Final[_Publishing] = {
 }  # fmt: skip
 
 
-@router.post(_ENTRIES, Action.WRITE, **_PUBLISHING, shared=shared_entries)
+@router.post(_ENTRIES, Action.WRITE, **_PUBLISHING, raw=raw_entries)
 def add_entries(
     request: RequestParameter,
     stream: StreamName,
@@ -201,8 +201,10 @@ class _Publication(NamedTuple):
         request, options, published = self.request, self.options, self.published
         request.take_more(len(published.bodies))
         command = options.command(self.stream, published, self.if_match, self.key)
-        may_manage = request.principal.may(Action.MANAGE, Resource(self.stream))
-        later = options.scheduled(command, published, recurring=may_manage)
+        later = None
+        if published.later or options.is_later or options.cancel_schedule is not None:
+            may_manage = request.principal.may(Action.MANAGE, Resource(self.stream))
+            later = options.scheduled(command, published, recurring=may_manage)
         synced = request.preferences.synced
         if options.close:
             # Also where it is refused.
@@ -264,7 +266,7 @@ class _Publication(NamedTuple):
         headers: list[AnswerHeader] = [(b"weir-durability", safe)]
         if not batch and not options.removes(reply.ids[0]):
             headers.append(location("streams", self.stream, "entries", ids.format(reply.ids[0])))
-        if preferences.applied:
+        if preferences.minimal or preferences.synced:
             headers.append((b"preference-applied", preferences.applied))
         return Response(201, content, headers)
 
@@ -493,22 +495,25 @@ class Deleted(ResponseModel):
     refusals=("malformed_id", "no_stream", "no_entry", "trim_guarded"),
     writes=True,
 )
-async def delete_entry(
+def delete_entry(
     request: RequestParameter,
     stream: StreamName,
     id: EntryId,  # noqa: A002 - as in the path
     refs: Annotated[References | None, Query()] = None,
-) -> Response:
+) -> Ask:
     """Delete one entry."""
-    reply = await change(request, XDelEx(stream=stream, ids=[id], refs=Refs(refs or "keep")))
-    (result,) = _results(reply)
-    if result == "absent":
-        raise _missing(id)
-    if result == "kept":
-        raise RefusalError(
-            "trim_guarded", "a group has still to read or to acknowledge the entry: it is kept"
-        )
-    return request.respond(204)
+
+    def answer(reply: Reply) -> Response:
+        (result,) = _results(reply)
+        if result == "absent":
+            raise _missing(id)
+        if result == "kept":
+            raise RefusalError(
+                "trim_guarded", "a group has still to read or to acknowledge the entry: it is kept"
+            )
+        return request.respond(204)
+
+    return change(request, XDelEx(stream=stream, ids=[id], refs=Refs(refs or "keep")), answer)
 
 
 @router.post(
@@ -519,14 +524,17 @@ async def delete_entry(
     prefer="`return=minimal`: without `results`",
     writes=True,
 )
-async def delete_entries(request: RequestParameter, stream: StreamName, given: Deletion) -> Response:
+def delete_entries(request: RequestParameter, stream: StreamName, given: Deletion) -> Ask:
     """Delete entries, with a result for each (XDEL, XDELEX)."""
-    reply = await change(request, XDelEx(stream=stream, ids=given.ids, refs=Refs(given.refs)))
-    results = _results(reply)
-    answer: dict[str, object] = {"deleted": results.count("deleted")}
-    if not request.preferences.minimal:
-        answer["results"] = dict(zip(map(ids.format, given.ids), results, strict=True))
-    return request.respond(200, orjson.dumps(answer))
+
+    def answer(reply: Reply) -> Response:
+        results = _results(reply)
+        shown: dict[str, object] = {"deleted": results.count("deleted")}
+        if not request.preferences.minimal:
+            shown["results"] = dict(zip(map(ids.format, given.ids), results, strict=True))
+        return request.respond(200, orjson.dumps(shown))
+
+    return change(request, XDelEx(stream=stream, ids=given.ids, refs=Refs(given.refs)), answer)
 
 
 def _results(reply: Reply) -> list[str]:

@@ -6,6 +6,7 @@ from typing import Annotated, Final, Literal
 
 from fastapi import Header, Query
 from msgspec.structs import replace
+from pydantic import BaseModel
 
 from app.api.groups import group_calls
 from app.auth import Access, Action
@@ -231,7 +232,7 @@ async def consume_group(
         ),
     ] = None,
     ticket: _Ticket = None,
-) -> Response:
+) -> Response | BaseModel:
     """Read as a consumer as server-sent events: what it holds, what was given back, what is new.
 
     First what the consumer holds and has not acknowledged, then what was given back, and new entries as they
@@ -242,9 +243,11 @@ async def consume_group(
     if not request.asks_for_events(_OFFERS):
         # It takes entries from the group: nothing that a page embeds, an image for one, may ask for that.
         raise RefusalError("not_acceptable", f"a consumer's entries need the header Accept: {media.EVENTS}")
-    info = await group_calls.look(request, DescribeGroup(stream=stream, group=group))
-    if request.headers.get(b"last-event-id") and await _is_drained(request, info):
-        return Response(204)
+
+    async def serve(info: Reply) -> Response:
+        if request.headers.get(b"last-event-id") and await _is_drained(request, info):
+            return Response(204)
+        return await _stream(request, begin)
 
     def begin() -> Awaitable[EventSource]:
         source = ConsumerSource(
@@ -256,7 +259,7 @@ async def consume_group(
         )
         return source.begin()
 
-    return await _stream(request, begin)
+    return await request.settle(group_calls.look(request, DescribeGroup(stream=stream, group=group), serve))
 
 
 async def _is_drained(request: Request, info: Reply) -> bool:

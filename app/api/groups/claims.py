@@ -94,7 +94,7 @@ def claim_entries(request: RequestParameter, stream: StreamName, group: GroupNam
             200, b'{%b,"more":%b}' % (_taken(reply.entries, just_ids=given.just_ids), more)
         )
 
-    return group_calls.asking(request, command, answer)
+    return group_calls.change(request, answer, command)
 
 
 class Extension(RequestModel):
@@ -121,10 +121,10 @@ def extend_entries(request: RequestParameter, stream: StreamName, group: GroupNa
     """
     request.require(Action.CONSUME, stream, group, given.consumer)
     command = Extend(stream=stream, group=group, consumer=given.consumer, ids=given.ids)
-    return group_calls.asking(
+    return group_calls.change(
         request,
-        command,
         lambda reply: request.respond(200, group_calls.outcomes(reply, given.ids, "extended")),
+        command,
     )
 
 
@@ -182,7 +182,7 @@ def autoclaim_entries(
         )
         return request.respond(200, content)
 
-    return group_calls.asking(request, command, answer)
+    return group_calls.change(request, answer, command)
 
 
 def _taken(entries: Sequence[Delivered], *, just_ids: bool) -> bytes:

@@ -108,7 +108,7 @@ def list_consumers(
             return asyncio.to_thread(_show, page, following)
         return _show(page, following)
 
-    return group_calls.asking(request, XInfoConsumers(stream=stream, group=group), show)
+    return group_calls.look(request, XInfoConsumers(stream=stream, group=group), show)
 
 
 def _show(page: Sequence[ConsumerInfo], following: str | None) -> ConsumerPage:
@@ -121,7 +121,7 @@ def get_consumer(
 ) -> Ask:
     """Show one consumer: what it holds, when it was last seen, when it last got something."""
     command = XInfoConsumers(stream=stream, group=group)
-    return group_calls.asking(request, command, lambda infos: _find(infos, stream, group, consumer))
+    return group_calls.look(request, command, lambda infos: _find(infos, stream, group, consumer))
 
 
 @router.put(
@@ -133,21 +133,25 @@ def get_consumer(
     writes=True,
     bodiless=True,
 )
-async def create_consumer(
+def create_consumer(
     request: RequestParameter,
     stream: StreamName,
     group: GroupName,
     consumer: ConsumerName,
-) -> Response:
+) -> Ask:
     """Make a consumer where it is missing; reading makes it too (XGROUP CREATECONSUMER)."""
-    created, infos = await group_calls.write(
+
+    def answer(created: Reply, infos: Reply) -> Response:
+        shown = _find(infos, stream, group, consumer)
+        where = [location("streams", stream, "groups", group, "consumers", consumer)] if created else []
+        return request.respond(201 if created else 200, shown, where)
+
+    return group_calls.change(
         request,
+        answer,
         XGroupCreateConsumer(stream=stream, group=group, consumer=consumer),
         XInfoConsumers(stream=stream, group=group),
     )
-    shown = _find(infos, stream, group, consumer)
-    where = [location("streams", stream, "groups", group, "consumers", consumer)] if created else []
-    return request.respond(201 if created else 200, shown, where)
 
 
 def _infos(reply: Reply) -> list[ConsumerInfo]:
@@ -183,7 +187,7 @@ _CONSUMER_PATTERN: Final = f"{NOT_MISLEADING}{NAME_CHARACTERS}{{1,{NAME_BYTES_MA
     refusals=(*_NO_GROUP, "no_consumer", "consumer_has_pending"),
     writes=True,
 )
-async def delete_consumer(
+def delete_consumer(
     request: RequestParameter,
     stream: StreamName,
     group: GroupName,
@@ -195,7 +199,7 @@ async def delete_consumer(
             json_schema_extra={"pattern": f"^(refuse|drop|{_TRANSFER}{_CONSUMER_PATTERN})$"},
         ),
     ] = "refuse",
-) -> Response:
+) -> Ask:
     """Remove a consumer; refused while it holds pending entries, unless these may be dropped or go to
     another (XGROUP DELCONSUMER).
 
@@ -216,9 +220,12 @@ async def delete_consumer(
         raise invalid("pending", "it is refuse, drop or transfer:<consumer>")
     drops = pending == "drop"
     command = DeleteConsumer(stream=stream, group=group, consumer=consumer, drop=drops, transfer_to=heir)
-    (count,) = await group_calls.write(request, command)
-    assert isinstance(count, int), "removing a consumer answers a number"
-    return request.respond(200, RemovedConsumer.model_construct(pending=count))
+
+    def answer(count: Reply) -> Response:
+        assert isinstance(count, int), "removing a consumer answers a number"
+        return request.respond(200, RemovedConsumer.model_construct(pending=count))
+
+    return group_calls.change(request, answer, command)
 
 
 # ---- reading

@@ -1,8 +1,7 @@
 """Redrive: dead letters of a group go back to the stream that they came from."""
 
-import asyncio
 from collections.abc import Sequence
-from typing import Annotated, Final
+from typing import Annotated, Final, NamedTuple
 
 import msgspec
 from pydantic import AfterValidator, Field
@@ -11,6 +10,7 @@ from app.api.groups import group_calls
 from app.api.groups.pending import REASON_CHARS_MAX
 from app.auth import Action
 from app.errors import invalid
+from app.http.asks import Ask
 from app.http.entries.entry_bodies import digest_of
 from app.http.entries.publishing import KeyHeader
 from app.http.models import (
@@ -160,13 +160,13 @@ _ALL: Final = RedriveWanted()
     refusals=("malformed_id", "no_stream", "no_group", "stream_exhausted", "idempotency_mismatch"),
     writes=True,
 )
-async def redrive_dead_letters(
+def redrive_dead_letters(
     request: RequestParameter,
     stream: StreamName,
     group: GroupName,
     given: RedriveWanted = _ALL,
     idempotency_key: KeyHeader = None,
-) -> Response:
+) -> Ask:
     """Put dead letters of a group back into its stream, as new entries, and delete the dead letters.
 
     Each copy is a new entry with the fields of the one that died, and `weir-redriven-from`, the ID of that
@@ -177,24 +177,69 @@ async def redrive_dead_letters(
     """
     if given.dry_run and idempotency_key is not None:
         raise invalid("Idempotency-Key", "it does not go with dry_run, which changes nothing")
-    selection = given.selection()
-    letters = _dead_letter_stream(await group_calls.look(request, DescribeGroup(stream=stream, group=group)))
-    request.require(Action.WRITE, letters)
-    group_calls.require_entries(request, letters)
-    found, upto = await _find(request, stream, group, letters, selection)
-    command = Redrive(
-        stream=stream,
-        group=group,
-        letters=letters,
-        ids=found,
-        upto=upto,
-        dry_run=selection.dry_run,
-        idempotency=(
-            None if idempotency_key is None else IdempotencyKey(idempotency_key, selection.digest(group))
-        ),
-    )
-    (reply,) = await group_calls.write(request, command)
-    return request.respond(200, _redriven(reply, letters))
+    redriving = _Redriving(request, stream, group, given.selection(), idempotency_key)
+    return group_calls.look(request, DescribeGroup(stream=stream, group=group), redriving.begin, lasts=False)
+
+
+class _Redriving(NamedTuple):
+    """What one request puts back. `letters` is where its dead letters are."""
+
+    request: Request
+    stream: str
+    group: str
+    selection: DeadLetterSelection
+    key: str | None
+    letters: str = ""
+
+    def begin(self, info: Reply) -> Ask:
+        """Find the dead letters that are meant."""
+        letters = _dead_letter_stream(info)
+        self.request.require(Action.WRITE, letters)
+        group_calls.require_entries(self.request, letters)
+        found = self._replace(letters=letters)
+        named = self.selection.named
+        return found.search([], self.selection.start, 1) if named is None else found.redrive(named, None)
+
+    def search(self, found: Sequence[int], start: int, number: int) -> Ask:
+        """Look for further ones from there on, as many as one turn takes; others come between two looks."""
+        selection = self.selection
+        most = min(selection.count, TURN_REDRIVEN_MAX)
+
+        def answer(page: Reply) -> Ask:
+            assert isinstance(page, DeadLettersFound), "looking for dead letters answers which there are"
+            there = [*found, *page.ids]
+            if page.upto is None or len(there) == most or number == _SEARCHES_MAX:
+                return self.redrive(there, page.upto)
+            return self.search(there, page.upto + 1, number + 1)
+
+        search = FindDeadLetters(
+            stream=self.stream,
+            group=self.group,
+            letters=self.letters,
+            start=start,
+            end=selection.end,
+            count=most - len(found),
+            consumer=selection.consumer,
+            reason=selection.reason,
+        )
+        return Ask([search], answer, in_turn=number > 1)
+
+    def redrive(self, found: Sequence[int], upto: int | None) -> Ask:
+        """Put these back; `upto` is the last one that was looked at where there are others."""
+        key, selection = self.key, self.selection
+        command = Redrive(
+            stream=self.stream,
+            group=self.group,
+            letters=self.letters,
+            ids=found,
+            upto=upto,
+            dry_run=selection.dry_run,
+            idempotency=None if key is None else IdempotencyKey(key, selection.digest(self.group)),
+        )
+        return group_calls.change(self.request, self._answer, command)
+
+    def _answer(self, reply: Reply) -> Response:
+        return self.request.respond(200, _redriven(reply, self.letters))
 
 
 def _dead_letter_stream(info: Reply) -> str:
@@ -203,38 +248,6 @@ def _dead_letter_stream(info: Reply) -> str:
     if info.dead_letter_stream is None:
         raise invalid("", "the group has no dead-letter stream: set the group's dead_letter first")
     return info.dead_letter_stream
-
-
-async def _find(
-    request: Request, stream: str, group: str, letters: str, selection: DeadLetterSelection
-) -> tuple[Sequence[int], int | None]:
-    """The dead letters that are meant, as many as one turn takes, and the last one that was looked at where
-    there are others.
-    """
-    if selection.named is not None:
-        return selection.named, None
-    found: list[int] = []
-    most, start = min(selection.count, TURN_REDRIVEN_MAX), selection.start
-    for _ in range(_SEARCHES_MAX):
-        search = FindDeadLetters(
-            stream=stream,
-            group=group,
-            letters=letters,
-            start=start,
-            end=selection.end,
-            count=most - len(found),
-            consumer=selection.consumer,
-            reason=selection.reason,
-        )
-        page = await request.execute(search)
-        assert isinstance(page, DeadLettersFound), "looking for dead letters answers which there are"
-        found += page.ids
-        if page.upto is None or len(found) == most:
-            return found, page.upto
-        start = page.upto + 1
-        # Others come between two looks.
-        await asyncio.sleep(0)
-    return found, start - 1
 
 
 def _redriven(reply: Reply, letters: str) -> RedrivenEntries:

@@ -21,26 +21,19 @@ from engine.commands import Command, Exists
 from engine.replies import Outcomes, Reply
 
 
-async def look(request: Request, command: Command) -> Reply:
-    """Run a command that changes nothing. Raises `no_stream` where the stream is missing, `no_group` where
-    the group is.
+def look(request: Request, command: Command, answer: Callable[[Reply], Result], *, lasts: bool = True) -> Ask:
+    """Ask a command that changes nothing. Refused with `no_stream` where the stream is missing, with
+    `no_group` where the group is.
     """
-    try:
-        return await request.execute(command)
-    except EngineError as refusal:
-        raise await _precise(request, refusal) from None
+    return Ask([command], answer, lasts=lasts, refused=partial(_refused, request.names["stream"]))
 
 
-def asking(
-    request: Request, command: Command, answer: Callable[[Reply], Result], *, joins: bool = False
-) -> Ask:
-    """Ask a command about a group; the same refusals. What changes something is on disk before the answer
+def change(request: Request, answer: Callable[..., Result], *commands: Command, joins: bool = False) -> Ask:
+    """Ask commands that change something, as one turn; the same refusals. It is on disk before the answer
     where Prefer says so.
     """
     refused = partial(_refused, request.names["stream"])
-    if not command.changes:
-        return Ask([command], answer, lasts=True, refused=refused)
-    return Ask([command], answer, request.preferences.synced, joins, refused=refused)
+    return Ask(commands, answer, request.preferences.synced, joins, refused=refused)
 
 
 def _refused(stream: str, refusal: EngineError) -> Ask:
@@ -53,14 +46,6 @@ def _refused(stream: str, refusal: EngineError) -> Ask:
     return Ask([Exists(streams=[stream])], tell)
 
 
-async def write(request: Request, *commands: Command) -> list[Reply]:
-    """Run commands that change something as one turn; the same refusals."""
-    try:
-        return await request.write(*commands)
-    except EngineError as refusal:
-        raise await _precise(request, refusal) from None
-
-
 def require_entries(request: Request, stream: str, group: str | None = None) -> None:
     """Raise `forbidden` unless the caller may read a stream's entries, which are carried elsewhere, in the
     group at least.
@@ -69,15 +54,8 @@ def require_entries(request: Request, stream: str, group: str | None = None) -> 
         request.require(Action.READ, stream)
 
 
-async def _precise(request: Request, refusal: EngineError) -> EngineError:
-    """The refusal as it is for programs; Redis's sentence goes along."""
-    stream = request.names["stream"]
-    if refusal.code != "no_group" or await request.execute(Exists(streams=[stream])):
-        return refusal
-    return _missing(stream, refusal)
-
-
 def _missing(stream: str, refusal: EngineError) -> EngineError:
+    """The refusal as it is for programs; Redis's sentence goes along."""
     return EngineError("no_stream", refusal.redis, f"there is no stream {stream!r}", stream=stream)
 
 

@@ -202,12 +202,9 @@ def list_groups(
     refusals=("no_stream", "group_exists", "malformed_id"),
     writes=True,
 )
-async def create_group(request: RequestParameter, stream: StreamName, given: GroupInput) -> Response:
+def create_group(request: RequestParameter, stream: StreamName, given: GroupInput) -> Ask:
     """Make a group; refused where there is one of that name (XGROUP CREATE)."""
-    response = await _ensure(request, stream, given.name, given)
-    if response.status_code != 201:
-        raise errors.group_exists(given.name)
-    return response
+    return _ensure(request, stream, given.name, given, only_new=True)
 
 
 _ENSURED: Final = EnsuredGroup()
@@ -221,16 +218,16 @@ _ENSURED: Final = EnsuredGroup()
     refusals=("no_stream", "malformed_id"),
     writes=True,
 )
-async def ensure_group(
+def ensure_group(
     request: RequestParameter, stream: StreamName, group: GroupName, given: EnsuredGroup = _ENSURED
-) -> Response:
+) -> Ask:
     """Make a group, and its stream, where they are missing; one that is there keeps position and policy."""
-    return await _ensure(request, stream, group, given)
+    return _ensure(request, stream, group, given, only_new=False)
 
 
-async def _ensure(
-    request: RequestParameter, stream: str, group: str, given: GroupInput | EnsuredGroup
-) -> Response:
+def _ensure(
+    request: RequestParameter, stream: str, group: str, given: GroupInput | EnsuredGroup, *, only_new: bool
+) -> Ask:
     command = EnsureGroup(
         stream=stream,
         group=group,
@@ -240,9 +237,14 @@ async def _ensure(
         policy=given.changes(stream),
     )
     _check_target(request, command)
-    created, info = await group_calls.write(request, command, DescribeGroup(stream=stream, group=group))
-    where = [location("streams", stream, "groups", group)] if created else []
-    return request.respond(201 if created else 200, Group.of(info), where)
+
+    def answer(created: Reply, info: Reply) -> Response:
+        if only_new and not created:
+            raise errors.group_exists(group)
+        where = [location("streams", stream, "groups", group)] if created else []
+        return request.respond(201 if created else 200, Group.of(info), where)
+
+    return group_calls.change(request, answer, command, DescribeGroup(stream=stream, group=group))
 
 
 def _check_target(request: RequestParameter, command: EnsureGroup | UpdateGroup) -> None:
@@ -258,16 +260,16 @@ def _check_target(request: RequestParameter, command: EnsureGroup | UpdateGroup)
 @router.get(_GROUP, Action.READ, model=Group, refusals=_NO_GROUP)
 def get_group(request: RequestParameter, stream: StreamName, group: GroupName) -> Ask:
     """Show one group: its position, its lag, what is pending, its policy."""
-    return group_calls.asking(request, DescribeGroup(stream=stream, group=group), Group.of)
+    return group_calls.look(request, DescribeGroup(stream=stream, group=group), Group.of)
 
 
 _UNCHANGED: Final = GroupChanges()
 
 
 @router.patch(_GROUP, Action.MANAGE, model=Group, refusals=("malformed_id", *_NO_GROUP), writes=True)
-async def update_group(
+def update_group(
     request: RequestParameter, stream: StreamName, group: GroupName, given: GroupChanges = _UNCHANGED
-) -> Response:
+) -> Ask:
     """Move a group, pause or resume it, or change its policy (XGROUP SETID)."""
     command = UpdateGroup(
         stream=stream,
@@ -277,12 +279,16 @@ async def update_group(
         policy=given.changes(stream),
     )
     _check_target(request, command)
-    _, info = await group_calls.write(request, command, DescribeGroup(stream=stream, group=group))
-    return request.respond(200, Group.of(info))
+    return group_calls.change(
+        request,
+        lambda _, info: request.respond(200, Group.of(info)),
+        command,
+        DescribeGroup(stream=stream, group=group),
+    )
 
 
 @router.delete(_GROUP, Action.MANAGE, status=204, refusals=(*_NO_GROUP, "group_has_pending"), writes=True)
-async def delete_group(
+def delete_group(
     request: RequestParameter,
     stream: StreamName,
     group: GroupName,
@@ -290,7 +296,7 @@ async def delete_group(
         Literal["refuse", "drop"],
         Query(description="whether pending entries forbid the removal or are dropped"),
     ] = "refuse",
-) -> Response:
+) -> Ask:
     """Remove a group; refused while entries are pending, unless these may be dropped (XGROUP DESTROY)."""
-    await group_calls.write(request, DeleteGroup(stream=stream, group=group, drop=pending == "drop"))
-    return request.respond(204)
+    command = DeleteGroup(stream=stream, group=group, drop=pending == "drop")
+    return group_calls.change(request, lambda _: request.respond(204), command)

@@ -128,7 +128,7 @@ def list_pending(
     """Show what is pending: in sum, or with any parameter entry by entry (XPENDING)."""
     if not request.query:
         summary = XPending(stream=stream, group=group)
-        return group_calls.asking(request, summary, lambda reply: Response(200, _summary(reply)))
+        return group_calls.look(request, summary, lambda reply: Response(200, _summary(reply)))
     command = XPendingRange(
         stream=stream,
         group=group,
@@ -138,7 +138,7 @@ def list_pending(
         consumer=consumer,
         min_idle_ms=min_idle_ms or 0,
     )
-    return group_calls.asking(request, command, partial(_listed, max(command.start - 1, ids.ID_MIN)))
+    return group_calls.look(request, command, partial(_listed, max(command.start - 1, ids.ID_MIN)))
 
 
 def _summary(reply: Reply) -> bytes:
@@ -226,7 +226,7 @@ def ack_entries(
         words = dict.fromkeys(reply.not_held, "not_held") | dict.fromkeys(reply.ids, "acknowledged")
         return _settled(request, stream, group, given.ids, [words.get(one, "absent") for one in given.ids])
 
-    return group_calls.asking(request, command, answer, joins=True)
+    return group_calls.change(request, answer, command, joins=True)
 
 
 def _delete(request: Request, stream: str, group: str, given: Acknowledgement) -> Ask:
@@ -242,7 +242,7 @@ def _delete(request: Request, stream: str, group: str, given: Acknowledgement) -
         words = [_RESULTS[result] for result in reply.results]
         return _settled(request, stream, group, given.ids, words)
 
-    return group_calls.asking(request, command, answer)
+    return group_calls.change(request, answer, command)
 
 
 def _settled(
@@ -256,7 +256,7 @@ def _settled(
     if count or "not_held" in found:
         return response
     # Unlike Redis, distinguish an unknown group from one with nothing pending.
-    return group_calls.asking(request, XPending(stream=stream, group=group), lambda _: response)
+    return group_calls.look(request, XPending(stream=stream, group=group), lambda _: response)
 
 
 # ---- giving back
@@ -301,10 +301,10 @@ def nack_entries(request: RequestParameter, stream: StreamName, group: GroupName
         delay_ms=given.delay_ms,
     )
     command = XNack(stream=stream, group=group, nack=nack, consumer=given.consumer)
-    return group_calls.asking(
+    return group_calls.change(
         request,
-        command,
         lambda reply: request.respond(200, group_calls.outcomes(reply, given.ids, "released")),
+        command,
     )
 
 
@@ -357,4 +357,4 @@ def dead_letter_entries(
             moved["not_held"] = list(map(ids.format, reply.not_held))
         return request.respond(200, orjson.dumps(moved))
 
-    return group_calls.asking(request, command, answer)
+    return group_calls.change(request, answer, command)

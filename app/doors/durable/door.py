@@ -3,9 +3,9 @@
 Knows: how the name of a stream stands in a path, what every answer carries. Must never know: what is done.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final, cast
 
 from pydantic import BaseModel
 
@@ -14,10 +14,10 @@ from app.auth import Action
 from app.doors.durable import reading, writing
 from app.doors.durable.headers import PREFIX, SAFE, asks_for_events
 from app.errors import RefusalError
-from app.http.asks import Result
+from app.http.asks import Ask, Result
 from app.http.operations.operation import Operation
 from app.http.operations.options import Options
-from app.http.requests import TICKET, Request
+from app.http.requests import TICKET, BodyReading, NeedsTaskError, Request
 from app.http.responses import Header, Response
 from engine import EngineError, ids
 
@@ -33,35 +33,69 @@ _FACTS: Final = {
     "received": b"producer-received-seq",
 }
 
-Serve = Callable[[Request, str], Awaitable[Response]]
 
-
-async def _endpoint() -> Response:
+def _endpoint() -> Response:
     """Take part in Durable Streams."""
-    raise AssertionError("the operation has a handler of its own")
+    raise AssertionError("the operation serves it itself")
 
 
 class DurableOperation(Operation):
-    """One method of the paths of streams. It is in no document: the protocol describes it."""
+    """One method of the paths of streams. It is in no document: the protocol describes it. `read` says how
+    its body is read, for `serve`.
+    """
 
-    def __init__(self, method: str, rule: Action, serve: Serve) -> None:
+    def __init__(
+        self,
+        method: str,
+        rule: Action,
+        serve: Callable[[Request, str, Any], Ask],
+        read: Callable[[Request, str], BodyReading[Any]] | None = None,
+    ) -> None:
         super().__init__(method, _PATH, rule, _endpoint, "durable", Options(hidden=True))
         # For the audit log.
         self.operation_id = f"{serve.__name__}Durable"
-        self._serve_stream = serve
+        self._serve = serve
+        self._read = read
 
     def form(self, headers: Mapping[bytes, bytes]) -> None:
         """None: each looks at its head itself."""
 
     def takes_ticket(self, query: bytes) -> bool:
         """Whether a query like this names its caller: events are a form of GET."""
-        return TICKET in query and self.method == "GET" and asks_for_events(query)
+        return TICKET in query and self._asks_for_events(query)
+
+    def begin(self, request: Request, body: bytes) -> Result:
+        """As any other; events need a task."""
+        if self._asks_for_events(request.plan.query):
+            raise NeedsTaskError
+        return super().begin(request, body)
+
+    def _begin(self, request: Request, body: bytes) -> Result:
+        """What the stream that the path names is to do. Nothing is bound."""
+        stream = _name(request)
+        return self._serve(
+            request, stream, self._read and request.read_now(self._read(request, stream), body)
+        )
+
+    def finish(self, request: Request, result: Response | BaseModel) -> Response:
+        """The answer, with what every one of this protocol carries."""
+        assert isinstance(result, Response), "none has a model"
+        result.raw_headers.append(SAFE)
+        return super().finish(request, result)
 
     async def handler(self, request: Request) -> Response:
-        """Serve the stream that the path names."""
-        response = await self._serve_stream(request, _name(request))
+        """The same, waiting where that is needed, and as events."""
+        stream = _name(request)
+        if self._asks_for_events(request.query):
+            response = await reading.follow(request, stream)
+        else:
+            body = self._read and await request.read_body(self._read(request, stream))
+            response = cast("Response", await request.settle(self._serve(request, stream, body)))
         response.raw_headers.append(SAFE)
         return response
+
+    def _asks_for_events(self, text: bytes) -> bool:
+        return self.method == "GET" and asks_for_events(text)
 
     def _tickets(self, request: Request) -> Sequence[str]:
         return request.query_tickets if self.takes_ticket(request.query) else ()
@@ -97,30 +131,10 @@ def _checked(name: str) -> str:
     return names.check_text(name, "stream name")
 
 
-class AppendOperation(DurableOperation):
-    """POST, which needs no task."""
-
-    def __init__(self) -> None:
-        super().__init__("POST", Action.WRITE, writing.append)
-        self.is_plain = True
-
-    def begin(self, request: Request, body: bytes) -> Result:
-        """Append, or ask for it: no form is offered, and nothing is bound."""
-        self.admit(request)
-        stream = _name(request)
-        return writing.appended(request, stream, request.read_now(writing.reading(request, stream), body))
-
-    def finish(self, request: Request, result: Response | BaseModel) -> Response:
-        """The answer, with what every one of this protocol carries."""
-        assert isinstance(result, Response), "an append has no model"
-        result.raw_headers.append(SAFE)
-        return super().finish(request, result)
-
-
 OPERATIONS: Final[Sequence[Operation]] = [
     DurableOperation("GET", Action.READ, reading.read),
     DurableOperation("HEAD", Action.READ, reading.head),
-    DurableOperation("PUT", Action.WRITE, writing.create),
-    AppendOperation(),
+    DurableOperation("PUT", Action.WRITE, writing.create, writing.read_first),
+    DurableOperation("POST", Action.WRITE, writing.append, writing.read_appended),
     DurableOperation("DELETE", Action.MANAGE, writing.delete),
 ]

@@ -4,6 +4,8 @@ Knows: which command finds what, and the headers of each answer. Must never know
 """
 
 import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 from msgspec.structs import replace
@@ -13,6 +15,7 @@ from app.doors.durable.events import DurableStreamResponse, Following
 from app.doors.durable.headers import Query, query
 from app.doors.durable.offsets import BEGINNING, Offset, Word
 from app.errors import RefusalError
+from app.http.asks import Ask, Result
 from app.http.conditional import revalidate
 from app.http.entries.entry_pages import ARCHIVED_HEADER
 from app.http.requests import Request
@@ -22,7 +25,7 @@ from app.live.waiting import Place
 from engine import errors, ids
 from engine.commands import DescribeDurable, Until, XRange, XRead
 from engine.durable_streams import kind_of
-from engine.replies import DurableInfo, Entries, StreamsRead
+from engine.replies import DurableInfo, Entries, Reply, StreamsRead
 
 # Larger pages are made in a thread: this takes up to 5 ms.
 _INLINE_BYTES_MAX: Final = 256 << 10
@@ -50,21 +53,20 @@ class _Page(NamedTuple):
         return self.is_last and self.stream.closed
 
 
-async def head(request: Request, stream: str) -> Response:
+def head(_: Request, stream: str, __: None) -> Ask:
     """HEAD: what the stream is, which is no use of it."""
-    found = await describe(request, stream)
-    lifetime: list[Header] = []
-    if found.ttl_ms is not None:
-        lifetime = [(b"stream-ttl", b"%d" % (found.ttl_ms // 1000))]
-    elif found.expires_at_ms is not None:
-        lifetime = [(b"stream-expires-at", ids.rfc3339(found.expires_at_ms).encode())]
-    shown = [NO_STORE, next_offset(found.last_id, found.generation), *lifetime, *closed(found)]
-    return Response(200, b"", shown, media_type=media_of(found))
 
+    def answer(reply: Reply) -> Response:
+        found = there(reply, stream)
+        lifetime: list[Header] = []
+        if found.ttl_ms is not None:
+            lifetime = [(b"stream-ttl", b"%d" % (found.ttl_ms // 1000))]
+        elif found.expires_at_ms is not None:
+            lifetime = [(b"stream-expires-at", ids.rfc3339(found.expires_at_ms).encode())]
+        shown = [NO_STORE, next_offset(found.last_id, found.generation), *lifetime, *closed(found)]
+        return Response(200, b"", shown, media_type=media_of(found))
 
-async def describe(request: Request, stream: str, offset: Offset | None = None) -> DurableInfo:
-    """What the stream is, to a reader with this offset. Raises RefusalError where there is none."""
-    return _there(await request.execute(_description(stream, offset)), stream)
+    return Ask([DescribeDurable(stream=stream)], answer)
 
 
 def _description(stream: str, offset: Offset | None) -> DescribeDurable:
@@ -73,7 +75,8 @@ def _description(stream: str, offset: Offset | None) -> DescribeDurable:
     return DescribeDurable(stream=stream, after=offset.after, known=offset.generation)
 
 
-def _there(found: object, stream: str) -> DurableInfo:
+def there(found: Reply, stream: str) -> DurableInfo:
+    """The description of a stream. Raises EngineError where there is none."""
     if found is None:
         raise errors.no_such_key(stream)
     assert isinstance(found, DurableInfo), "that is what it answers"
@@ -95,27 +98,28 @@ def media_of(stream: DurableInfo) -> bytes:
     return (bodies.JSON if stream.media is None else stream.media).encode("latin-1")
 
 
-async def read(request: Request, stream: str) -> Response:
+def read(request: Request, stream: str, _: None) -> Ask:
     """GET: what is there, or what comes."""
     wanted = query(request.query)
-    if wanted.live == "sse":
-        return await _follow(request, stream, wanted)
-    page = await _read_page(request, stream, wanted)
-    if not wanted.live:
-        response = await _respond(page, [] if wanted.offset is offsets.Word.NOW else None)
-        return response if wanted.offset is offsets.Word.NOW else _tagged(request, response, page)
-    if not page.entries.count and not page.has_ended:
-        page = await _wait(request, stream, page)
-    cursor = (b"stream-cursor", offsets.cursor(wanted.cursor, request.gateway.clock.wall_ms()))
-    if not page.entries.count:
-        return Response(204, b"", [cursor, *_places(page)])
-    return await _respond(page, [cursor])
-
-
-async def _read_page(request: Request, stream: str, wanted: Query) -> _Page:
     offset = _offset_of(wanted)
-    found = await _page(request, stream, offset)
-    return found if offset is not None else found._replace(after=found.stream.last_id)
+
+    def answer(page: _Page) -> Result:
+        if offset is None:
+            page = page._replace(after=page.stream.last_id)
+        if wanted.live:
+            comes = partial(_show_live, request, wanted.cursor)
+            is_over = page.entries.count or page.has_ended
+            return comes(page) if is_over else _wait(request, stream, page, comes)
+        if offset is None:
+            return _respond(page, [])
+        return _respond(page, (), partial(_tagged, request, page))
+
+    return _look(request, stream, offset, answer)
+
+
+def _show_live(request: Request, cursor: str, page: _Page) -> Result:
+    shown = (b"stream-cursor", offsets.cursor(cursor, request.gateway.clock.wall_ms()))
+    return _respond(page, [shown]) if page.entries.count else Response(204, b"", [shown, *_places(page)])
 
 
 def _offset_of(wanted: Query) -> Offset | None:
@@ -125,8 +129,8 @@ def _offset_of(wanted: Query) -> Offset | None:
     return BEGINNING if isinstance(wanted.offset, Word) else wanted.offset
 
 
-async def _page(request: Request, stream: str, offset: Offset | None) -> _Page:
-    """What is behind an offset, None for the end."""
+def _look(request: Request, stream: str, offset: Offset | None, answer: Callable[[_Page], Result]) -> Ask:
+    """Ask what is behind an offset, None for the end."""
     after = ids.ID_MAX if offset is None else offset.after
     settings = request.gateway.settings
     # As much as may be: who does not follow reads one page alone with the protocol's client for TypeScript.
@@ -139,13 +143,17 @@ async def _page(request: Request, stream: str, offset: Offset | None) -> _Page:
         bytes_max=settings.answer_bytes_max,
         up_to_damage=True,
     )
-    described, found = await request.transaction([_description(stream, offset), look])
-    info = _there(described, stream)
+    return Ask(
+        [_description(stream, offset), look],
+        lambda described, found: answer(_page(there(described, stream), found, offset)),
+    )
+
+
+def _page(info: DurableInfo, found: Reply, offset: Offset | None) -> _Page:
     assert isinstance(found, Entries), "that is what it answers"
-    if offset is not None:
-        after = _after(info, offset)
-        if 0 < after < info.removed_upto and not found.whole:
-            raise _removed(found.first - 1 if found.archived else info.removed_upto, info.generation)
+    after = ids.ID_MAX if offset is None else _after(info, offset)
+    if offset is not None and 0 < after < info.removed_upto and not found.whole:
+        raise _removed(found.first - 1 if found.archived else info.removed_upto, info.generation)
     return _Page(info, found, after, found.last if found.more else info.last_id)
 
 
@@ -169,29 +177,32 @@ def _removed(upto: int, generation: str) -> RefusalError:
     return RefusalError("gap", f"entries behind this offset were removed: go on with offset={there}")
 
 
-async def _wait(request: Request, stream: str, page: _Page) -> _Page:
-    """What comes behind the page, or the page again."""
-    settings = request.gateway.settings
+def _wait(request: Request, stream: str, page: _Page, answer: Callable[[_Page], Result]) -> Ask:
+    """Ask what comes behind the page; else it is the page again."""
+    settings, info = request.gateway.settings, page.stream
     wait = XRead(
         streams=[(stream, page.last_id)],
         count=settings.count_max,
         bytes_max=settings.answer_bytes_max,
         block_ms=min(round(1000 * settings.durable_long_poll_s), settings.wait_ms_max),
-        known=[page.stream.generation],
+        known=[info.generation],
         until=Until.CLOSED,
     )
     # How much comes is not known yet.
     request.release_output()
-    reply = await request.reply_to(wait)
-    assert isinstance(reply, StreamsRead), "that is what it answers"
-    found = Entries()
-    for one in reply.streams:
-        if one.gap is not None:
-            # It is another stream, or gone, or has lost what comes next.
-            return await _page(request, stream, Offset(page.last_id, page.stream.generation))
-        found = one.entries
-    info = replace(page.stream, closed=bool(reply.closed))
-    return _Page(info, found, page.last_id, found.last or page.last_id)
+
+    def come(reply: Reply) -> Result:
+        assert isinstance(reply, StreamsRead), "that is what it answers"
+        found = Entries()
+        for one in reply.streams:
+            if one.gap is not None:
+                # It is another stream, or gone, or has lost what comes next.
+                return _look(request, stream, Offset(page.last_id, info.generation), answer)
+            found = one.entries
+        there = replace(info, closed=bool(reply.closed))
+        return answer(_Page(there, found, page.last_id, found.last or page.last_id))
+
+    return Ask([wait], come)
 
 
 def _places(page: _Page) -> list[Header]:
@@ -201,19 +212,25 @@ def _places(page: _Page) -> list[Header]:
     return [offset, *end, *([CLOSED] if page.has_ended else [])]
 
 
-async def _respond(page: _Page, others: list[Header] | None) -> Response:
+def _respond(
+    page: _Page, others: Sequence[Header], end: Callable[[Response], Response] | None = None
+) -> Result:
     kind = None if page.stream.media is None else kind_of(page.stream.media)
     joined = page.entries.json()
-    if len(joined) <= _INLINE_BYTES_MAX or kind is None:
-        body = bodies.page(kind, joined)
-    else:
-        body = await asyncio.to_thread(bodies.page, kind, joined)
-    archived = [ARCHIVED_HEADER] if page.entries.archived else []
-    shown = [*_places(page), *archived, *(others or ())]
-    return Response(200, body, shown, media_type=media_of(page.stream))
+
+    def made(body: bytes) -> Response:
+        archived = [ARCHIVED_HEADER] if page.entries.archived else []
+        response = Response(200, body, [*_places(page), *archived, *others], media_type=media_of(page.stream))
+        return response if end is None else end(response)
+
+    async def made_later() -> Response:
+        return made(await asyncio.to_thread(bodies.page, kind, joined))
+
+    is_short = len(joined) <= _INLINE_BYTES_MAX or kind is None
+    return made(bodies.page(kind, joined)) if is_short else made_later()
 
 
-def _tagged(request: Request, response: Response, page: _Page) -> Response:
+def _tagged(request: Request, page: _Page, response: Response) -> Response:
     """The page with its tag, which names the stream by its generation; 304 where the client has it. A cache
     asks each time: whose page it has, and whether the stream is still that one, it cannot know.
     """
@@ -224,10 +241,11 @@ def _tagged(request: Request, response: Response, page: _Page) -> Response:
     return revalidate(request.headers, response, tag)
 
 
-async def _follow(request: Request, stream: str, wanted: Query) -> Response:
-    """The stream as events, from there on."""
+async def follow(request: Request, stream: str) -> Response:
+    """GET: the stream as events, from there on."""
+    wanted = query(request.query)
     offset = _offset_of(wanted)
-    found = await describe(request, stream, offset)
+    found = there(await request.execute(_description(stream, offset)), stream)
     # What was removed may be in the archive: its first page shows.
     after = found.last_id if offset is None else min(_after(found, offset), found.last_id)
     gateway = request.gateway

@@ -3,13 +3,16 @@
 Knows: which command does what, and the answers. Must never know: how entries are stored.
 """
 
+import sys
 from collections.abc import Callable
 from urllib.parse import quote
+
+from pydantic import BaseModel
 
 from app.auth import Action
 from app.doors.durable import bodies, headers
 from app.doors.durable.headers import OCTETS, PREFIX, malformed
-from app.doors.durable.reading import CLOSED, closed, describe, media_of, next_offset
+from app.doors.durable.reading import CLOSED, closed, media_of, next_offset, there
 from app.http.asks import Ask
 from app.http.requests import BodyReading, Request
 from app.http.responses import Header, Response
@@ -20,7 +23,6 @@ from engine.commands import (
     Delete,
     DescribeDurable,
     ForkPoint,
-    ProducerBatch,
 )
 from engine.durable_streams import kind_of
 from engine.replies import DurableAppended, DurableCreated, Reply
@@ -28,23 +30,41 @@ from engine.replies import DurableAppended, DurableCreated, Reply
 Reader = Callable[[bytes], bodies.Stored]
 
 
-async def create(request: Request, stream: str) -> Response:
-    """PUT: make the stream, or find it as it would be made."""
+def read_first(request: Request, stream: str) -> BodyReading[bodies.Stored | bytes]:
+    """How the body of such a request is read: as it is, where it has the media type of a source."""
     said = request.headers
-    media, lifetime, fork = headers.media_type(said), headers.lifetime(said), headers.fork(said)
-    if fork is None:
-        media = media or OCTETS
-    else:
+    media, _, fork = headers.media_type(said), headers.lifetime(said), headers.fork(said)
+    if fork is not None:
         request.require(Action.READ, fork.source)
     if headers.is_closed(said):
         _expect_may_close(request, stream, "createDurable")
-    stored = await request.read_body(
-        BodyReading(_optional(kind_of(media or await _media_of(request, fork)), request))
-    )
+    if media or fork is None or said.get(b"content-length", b"") == b"0":
+        return BodyReading(_optional(media or OCTETS, request))
+    return BodyReading(bytes, sys.maxsize)
+
+
+def create(request: Request, stream: str, stored: bodies.Stored | bytes) -> Ask:
+    """PUT: make the stream, or find it as it would be made."""
+    fork = headers.fork(request.headers)
+    if not isinstance(stored, bytes):
+        return _create(request, stream, fork, stored)
+    assert fork is not None, "it has the media type of a source"
+    source = fork.source
+
+    async def read(found: Reply) -> Response | BaseModel:
+        how = BodyReading(_optional(there(found, source).media or OCTETS, request))
+        return await request.settle(_create(request, stream, fork, await request.read(how, stored)))
+
+    return Ask([DescribeDurable(stream=source)], read)
+
+
+def _create(request: Request, stream: str, fork: ForkPoint | None, stored: bodies.Stored) -> Ask:
     request.take_more(len(stored))
+    said = request.headers
+    lifetime = headers.lifetime(said)
     command = CreateDurable(
         stream=stream,
-        media=media,
+        media=headers.media_type(said) or (OCTETS if fork is None else ""),
         config=headers.config(lifetime, fork),
         bodies=stored,
         ttl_ms=lifetime.ttl_ms,
@@ -52,24 +72,20 @@ async def create(request: Request, stream: str) -> Response:
         closes=headers.is_closed(said),
         fork=fork,
     )
-    made = await request.execute(command, synced=request.preferences.synced)
-    assert isinstance(made, DurableCreated), "that is what it answers"
-    shown = [next_offset(made.info.last_id, made.info.generation), *closed(made.info)]
-    if made.created:
-        shown.append((b"location", _url(request, stream)))
-    return Response(201 if made.created else 200, b"", shown, media_type=media_of(made.info))
+
+    def answer(made: Reply) -> Response:
+        assert isinstance(made, DurableCreated), "that is what it answers"
+        shown = [next_offset(made.info.last_id, made.info.generation), *closed(made.info)]
+        if made.created:
+            shown.append((b"location", _url(request, stream)))
+        return Response(201 if made.created else 200, b"", shown, media_type=media_of(made.info))
+
+    return Ask([command], answer, request.preferences.synced)
 
 
-async def _media_of(request: Request, fork: ForkPoint | None) -> str:
-    """The media type of the source, which a fork has too."""
-    if fork is None or request.headers.get(b"content-length", b"") == b"0":
-        return OCTETS
-    return (await describe(request, fork.source)).media or OCTETS
-
-
-def _optional(kind: str, request: Request) -> Reader:
+def _optional(media: str, request: Request) -> Reader:
     """A reader of a body that may be empty."""
-    limits = request.gateway.limits.entries
+    kind, limits = kind_of(media), request.gateway.limits.entries
     return lambda body: bodies.read(kind, body, limits) if body else ()
 
 
@@ -85,43 +101,34 @@ def _expect_may_close(request: Request, stream: str, operation: str) -> None:
     request.require(Action.CLOSE, stream)
 
 
-async def append(request: Request, stream: str) -> Response:
-    """POST: append, or close, or both."""
-    stored = await request.read_body(reading(request, stream))
-    made = await request.settle(appended(request, stream, stored))
-    assert isinstance(made, Response), "an append has no model"
-    return made
-
-
-def reading(request: Request, stream: str) -> BodyReading[bodies.Stored]:
-    """How the body of such a request is read."""
-    closes = headers.is_closed(request.headers)
+def read_appended(request: Request, stream: str) -> BodyReading[AppendDurable]:
+    """How the command of such a request is read."""
+    said = request.headers
+    closes = headers.is_closed(said)
     if closes:
         _expect_may_close(request, stream, "appendDurable")
-    media, _, _ = _said(request)
-    return BodyReading(_expected(kind_of(media), request, closes=closes))
+    kind, batch, seq = kind_of(headers.media_type(said)), headers.batch(said), headers.writer_seq(said)
+    limits = request.gateway.limits.entries
+
+    def reader(body: bytes) -> AppendDurable:
+        if body and not kind:
+            raise malformed("Content-Type", "it says what the body is")
+        stored = bodies.read(kind, body, limits) if body else ()
+        if not stored and not closes:
+            raise malformed("", "there is nothing to append")
+        return AppendDurable(
+            stream=stream, bodies=stored, kind=kind, writer_seq=seq, batch=batch, closes=closes
+        )
+
+    return BodyReading(reader)
 
 
-def _said(request: Request) -> tuple[str, ProducerBatch | None, bytes | None]:
-    said = request.headers
-    return headers.media_type(said), headers.batch(said), headers.writer_seq(said)
-
-
-def appended(request: Request, stream: str, stored: bodies.Stored) -> Ask:
-    """What appends these entries."""
-    request.take_more(len(stored))
-    media, batch, seq = _said(request)
-    command = AppendDurable(
-        stream=stream,
-        bodies=stored,
-        kind=kind_of(media),
-        writer_seq=seq,
-        batch=batch,
-        closes=headers.is_closed(request.headers),
-    )
+def append(request: Request, _: str, command: AppendDurable) -> Ask:
+    """POST: append, or close, or both."""
+    request.take_more(len(command.bodies))
 
     def answered(reply: Reply) -> Response:
-        status, shown = _answer(reply, has_entries=bool(stored))
+        status, shown = _answer(reply, has_entries=bool(command.bodies))
         return request.respond(status, b"", shown)
 
     return Ask([command], answered, request.preferences.synced, joins=True, publishes=True)
@@ -137,26 +144,14 @@ def _answer(reply: Reply, *, has_entries: bool) -> tuple[int, list[Header]]:
     return 204 if reply.duplicate or not has_entries else 200, shown
 
 
-def _expected(kind: str, request: Request, *, closes: bool) -> Reader:
-    """A reader of a body that is only empty where the request closes the stream."""
-    limits = request.gateway.limits.entries
-
-    def reader(body: bytes) -> bodies.Stored:
-        if body and not kind:
-            raise malformed("Content-Type", "it says what the body is")
-        stored = bodies.read(kind, body, limits) if body else ()
-        if not stored and not closes:
-            raise malformed("", "there is nothing to append")
-        return stored
-
-    return reader
-
-
-async def delete(request: Request, stream: str) -> Response:
+def delete(request: Request, stream: str, _: None) -> Ask:
     """DELETE: remove the stream."""
+
+    def answer(_: Reply, removed: Reply) -> Response:
+        if not removed:
+            raise errors.no_such_key(stream)
+        return Response(204)
+
     # A description refuses where the stream was removed before.
-    found = [DescribeDurable(stream=stream), Delete(streams=[stream])]
-    _, removed = await request.write(*found)
-    if not removed:
-        raise errors.no_such_key(stream)
-    return Response(204)
+    commands = [DescribeDurable(stream=stream), Delete(streams=[stream])]
+    return Ask(commands, answer, request.preferences.synced)

@@ -18,7 +18,7 @@ CLOSE: Final = (b"connection", b"close")
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 # `map` with it makes no frame of Python for each line.
-_LINE: Final = b"%b: %b\r\n".__mod__
+HEADER_LINE: Final = b"%b: %b\r\n".__mod__
 _PHRASES: Final = {int(status): status.phrase for status in HTTPStatus}
 _STATUS_LINES: Final = {
     status: f"HTTP/1.1 {status} {_PHRASES.get(status, '')}\r\n".encode() for status in range(100, 600)
@@ -34,7 +34,7 @@ def status_line(status: int) -> bytes:
 
 def header_lines(headers: Sequence[Header]) -> bytes:
     """The lines of headers."""
-    return b"".join(map(_LINE, headers))
+    return b"".join(map(HEADER_LINE, headers))
 
 
 def are_sound(lines: bytes) -> bool:

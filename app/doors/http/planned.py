@@ -15,13 +15,13 @@ from typing import Any, Final
 
 from app.auth import UNAUTHENTICATED
 from app.auth.rate_limiter import address_key, caller_of
-from app.doors.http.answer_heads import CLOSE, header_lines
+from app.doors.http.answer_heads import CLOSE
 from app.doors.http.exchange import Exchange
 from app.doors.http.heads import Seen
 from app.doors.http.http_connection import HttpConnection
 from app.doors.http.request_parser import RequestHead
 from app.doors.http.service import HttpService
-from app.doors.http.serving import GOODBYE, Serving, whole
+from app.doors.http.serving import Serving
 from app.gateway import Phase
 from app.http.client_address import FORWARDED_FOR, Client, client_address
 from app.http.middleware import codings
@@ -38,7 +38,6 @@ _AHEAD_BYTES_MAX: Final = 64 << 10
 _AT_ONCE_MAX: Final = 16
 # Large bodies are not copied behind their heads.
 _JOINED_BYTES_MAX: Final = 16 << 10
-_CREATED: Final = 201
 # To find a member in its class takes Python 3.11 a third of a microsecond.
 _DRAINING: Final = Phase.DRAINING
 
@@ -65,9 +64,10 @@ class PlannedConnection(HttpConnection):
         self._unseen: bytes | None = None
         self._head_read: tuple[RequestHead | None, bytes | None] = (None, None)
         self._known: Plan | None = None
-        # The plan of the request before, whose caller's turn it is.
+        # The plan of the request before, whose caller's turn it is; whose it is, and from which address.
         self._plan: Plan | None = None
-        self._caller = ""
+        self.request_caller = ""
+        self.address: Client | None = None
         # Nothing is under way or waits, and the next bytes begin a request.
         self._is_clear = False
         # Both pools; and for whom what is not taken of the last answer is counted, if it is long.
@@ -82,6 +82,8 @@ class PlannedConnection(HttpConnection):
             self._heads = self.serving.new_heads(self.state)
         address, requests = client_address({"client": self.client}), self.serving.gateway.limits.requests
         self.turn = ConnectionTurn(requests, address_key(address), self._take_turn)
+        # Of a caller with fewer connections, what costs next to nothing need not ask for its turn.
+        self._requests = requests
 
     @property
     def tasks(self) -> set[asyncio.Task[None]]:
@@ -100,15 +102,25 @@ class PlannedConnection(HttpConnection):
 
     def data_received(self, data: bytes) -> None:
         is_clear, self._is_clear = self._is_clear, False
+        seen = None
         try:
-            if is_clear and self._take(data):
-                return
+            if is_clear:
+                seen = self._heads.find(data, 0)
+                if seen is not None and seen.end == len(data):
+                    # One whole request, with nothing else under way or waiting, as nearly all are.
+                    if seen.plan is not self._plan:
+                        self._find_caller(seen.plan)
+                    flow = self.turn.flow
+                    is_crowded = flow is not None and flow.connections > self._requests.a_cycle_max
+                    if not is_crowded and seen.end - seen.body_at <= FREE_BYTES:
+                        self._begin(seen, data)
+                        return
             if self._held or self.answering is not None:
                 self._hold(data)
                 if self.answering is not None or self._catching_up or self._missing_bytes > 0:
                     return
                 data = self._release()
-            rest = self._serve(data)
+            rest = self._serve(data, seen)
         except Exception as error:  # noqa: BLE001 - the transport would cut the connection, and say nothing
             rest = self._rest_behind(error, data)
         try:
@@ -116,26 +128,6 @@ class PlannedConnection(HttpConnection):
                 self._parse_rest(rest)
         except Exception as error:  # noqa: BLE001 - as above
             self.fail(error)
-
-    def _take(self, data: bytes) -> bool:
-        """Serve one whole request of the caller of the one before, with nothing else under way or waiting, as
-        nearly all are. False, with nothing done, where there is more to look at.
-        """
-        seen = self._heads.find(data, 0)
-        if seen is None or seen.end != len(data) or seen.plan is not self._plan or self.turn.is_crowded:
-            return False
-        plan = seen.plan
-        if plan.operation.is_plain and plan.form is None and seen.end - seen.body_at <= FREE_BYTES:
-            self.idle_since = None
-            exchange = self.answering = Exchange(self, seen, plan.operation, data)
-            if exchange.begin():
-                return True
-            self.answering = None
-            self.request_taken()
-            self.turn.has_turn = True
-            self._begin_task(seen, data)
-            return True
-        return False
 
     def _parse_rest(self, data: bytes) -> None:
         self._is_clear = False
@@ -153,14 +145,16 @@ class PlannedConnection(HttpConnection):
         self.fail(error)
         return b""
 
-    def _serve(self, data: bytes) -> bytes:
-        """Serve requests whose heads were seen before. Returns the bytes that are for the parser."""
+    def _serve(self, data: bytes, first: Seen | None) -> bytes:
+        """Serve requests whose heads were seen before; the first one is this, if it is known. Returns the
+        bytes that are for the parser.
+        """
         at = 0
         try:
             for number in range(_AT_ONCE_MAX):
                 if number and (at == len(data) or not self.serving.gateway.limits.cycle.has_time()):
                     break
-                end = self._serve_one(data, at)
+                end = self._serve_one(data, at, None if number else first)
                 if end is None:
                     return b""
                 if end == at:
@@ -176,11 +170,12 @@ class PlannedConnection(HttpConnection):
                 self._catch_up_soon()
         return b""
 
-    def _serve_one(self, data: bytes, at: int) -> int | None:
+    def _serve_one(self, data: bytes, at: int, seen: Seen | None) -> int | None:
         """Serve the request that begins there. Returns where the next one does; the same place, where it is
         for the parser; None where it waits, with all that is behind it.
         """
-        seen = self._heads.find(data, at) if at < len(data) and self.is_between_requests else None
+        if seen is None and at < len(data) and self.is_between_requests:
+            seen = self._heads.find(data, at)
         # Before a long body is there, the parser's way holds memory for it.
         if seen is None or seen.end - seen.body_at > FREE_BYTES:
             return at
@@ -190,24 +185,27 @@ class PlannedConnection(HttpConnection):
             return None
         if seen.plan is not self._plan:
             self._find_caller(seen.plan)
-        if not self.may_go_on(data[at:]):
+        if not self._may_go_on(data[at:]):
             return None
-        return end if self._begin(seen, data[at:end]) else at
+        self.end_deadline()
+        self._begin(seen, data[at:end])
+        return end
 
     def _find_caller(self, plan: Plan) -> None:
         """Take turns with the connections of the request's caller."""
-        self._plan = plan
-        address = client_address({"client": self.client_of(plan)})
-        self._caller = caller_of(plan.principal or UNAUTHENTICATED, address)
-        self.turn.pass_to(self._caller)
+        before, self._plan = self._plan, plan
+        proxies, forwarded = self.serving.proxies, plan.headers.get(FORWARDED_FOR)
+        if before is not None and before.principal is plan.principal and proxies is None:
+            return
+        self.address = self.client
+        if proxies is not None and forwarded is not None:
+            # The one that a trusted proxy has sent.
+            self.address = proxies.find(self.client, (forwarded,))
+        address = client_address({"client": self.address})
+        self.request_caller = caller_of(plan.principal or UNAUTHENTICATED, address)
+        self.turn.pass_to(self.request_caller)
 
-    def caller_of(self, plan: Plan) -> str:
-        """Whose requests with this plan are."""
-        if plan is not self._plan:
-            self._find_caller(plan)
-        return self._caller
-
-    def may_go_on(self, data: bytes) -> bool:
+    def _may_go_on(self, data: bytes) -> bool:
         """Whether this may be served now. Otherwise it waits for the connection's turn."""
         if self.turn.may_go_on():
             return True
@@ -265,27 +263,18 @@ class PlannedConnection(HttpConnection):
             self.service.faults.note("http", error)
             self.transport.abort()
 
-    def client_of(self, plan: Plan) -> Client | None:
-        """The address of a request's client: the peer's, or the one that a trusted proxy has sent."""
-        proxies, forwarded = self.serving.proxies, plan.headers.get(FORWARDED_FOR)
-        return (
-            self.client if proxies is None or forwarded is None else proxies.find(self.client, (forwarded,))
-        )
-
     # --- one request and its answer -------------------------------------------------------------------------
 
-    def _begin(self, seen: Seen, data: bytes) -> bool:
-        self.request_taken()
-        plan = seen.plan
-        operation = plan.operation
-        if operation is not None and operation.is_plain and plan.form is None:
+    def _begin(self, seen: Seen, data: bytes) -> None:
+        self.idle_since = None
+        operation = seen.plan.operation
+        if operation is not None and operation.is_plain and seen.plan.form is None:
             exchange = self.answering = Exchange(self, seen, operation, data)
             if exchange.begin():
-                return True
+                return
             self.answering = None
         self.turn.has_turn = True
         self._begin_task(seen, data)
-        return True
 
     def _begin_task(self, seen: Seen, data: bytes) -> None:
         """Serve a request in a task, as one that the parser has read."""
@@ -314,22 +303,38 @@ class PlannedConnection(HttpConnection):
                 super().shutdown()
             self._catch_up_soon()
 
-    @property
-    def _is_last(self) -> bool:
-        """Whether the next answer is the connection's last one: the server or the gateway stops."""
-        return self.is_leaving or self.serving.gateway.phase is _DRAINING
-
-    def finish(self, exchange: Exchange, response: Response) -> None:
+    def finish(self, exchange: Exchange, response: Response, *, is_coded: bool = False) -> None:
         """Send the answer; a large one is compressed if its client accepts that."""
-        if len(response.body) >= codings.CODED_BYTES_MIN and codings.gains(response.raw_headers):
-            chosen = exchange.plan.coding
-            if chosen is not None:
-                held = self._hold_made(exchange, len(response.body))
-                making = self.loop.run_in_executor(None, codings.compressed, bytes(response.body), chosen)
-                making.add_done_callback(partial(self._finish_coded, exchange, response, chosen, held))
-                return
-            response.raw_headers = codings.varied(response.raw_headers)
-        self._finish(exchange, response)
+        try:
+            is_long = len(response.body) >= codings.CODED_BYTES_MIN and not is_coded
+            if is_long and codings.gains(response.raw_headers):
+                chosen = exchange.plan.coding
+                if chosen is not None:
+                    held = self._hold_made(exchange, len(response.body))
+                    making = self.loop.run_in_executor(None, codings.compressed, bytes(response.body), chosen)
+                    making.add_done_callback(partial(self._finish_coded, exchange, response, chosen, held))
+                    return
+                response.raw_headers = codings.varied(response.raw_headers)
+            origin = exchange.plan.origin.exposed_to
+            if origin is not None:
+                response.raw_headers = exposed(response.raw_headers, origin)
+            transport = self.transport
+            if not transport.is_closing():
+                is_last = self.is_leaving or self.serving.gateway.phase is _DRAINING
+                head = self.serving.head(response, exchange.request_id, is_last=is_last)
+                if len(response.body) <= _JOINED_BYTES_MAX:
+                    transport.write(head + response.body)
+                else:
+                    transport.writelines((head, response.body))
+                if is_last or CLOSE in response.raw_headers:
+                    transport.close()
+            elif response.unsent is not None:
+                response.unsent()
+            if self.has_unsent or OUTPUT_STATE in exchange.state:
+                self._hold_unsent(exchange)
+            self._end(exchange, response)
+        except Exception as error:  # noqa: BLE001 - the client must not wait for ever
+            self.fail(error)
 
     def _finish_coded(
         self,
@@ -344,49 +349,24 @@ class PlannedConnection(HttpConnection):
         if not made.cancelled() and made.exception() is None:
             response.body = made.result()
             response.raw_headers = codings.coded(response.raw_headers, chosen, len(response.body))
-        self._finish(exchange, response)
+        self.finish(exchange, response, is_coded=True)
 
-    def _finish(self, exchange: Exchange, response: Response) -> None:
-        origin = exchange.plan.origin.exposed_to
-        if origin is not None:
-            response.raw_headers = exposed(response.raw_headers, origin)
-        if not self.transport.is_closing():
-            self._write(response, exchange.request_id)
-        elif response.unsent is not None:
-            response.unsent()
-        if self.has_unsent or OUTPUT_STATE in exchange.state:
-            self._hold_unsent(exchange)
-        # A client that has left is refused nothing.
-        code = "" if isinstance(response, NoResponse) else response.code
-        self._ended(exchange, response.status_code, len(response.body), code)
-
-    def finish_shared(self, exchange: Exchange, lines: bytes, body: bytes) -> None:
-        """Send the answer to one of many that were done together; `lines` are those of its head."""
-        limits, meter = b"", exchange.meter
-        if meter is not None:
-            meter.charge(len(body))
-            limits = header_lines(meter.headers())
-        transport = self.transport
-        if not transport.is_closing():
-            serving, is_last = self.serving, self.is_leaving or self.serving.gateway.phase is _DRAINING
-            own = serving.start(_CREATED) + lines
-            transport.write(whole(own, limits, exchange.request_id, GOODBYE if is_last else b"", body))
-            if is_last:
-                transport.close()
-        self._ended(exchange, _CREATED, len(body))
-
-    def _ended(self, exchange: Exchange, status: int, sent_bytes: int, code: str = "") -> None:
+    def _end(self, exchange: Exchange, response: Response) -> None:
+        """Count the request, and be idle or go on with what has come behind it."""
         self.answering = None
         request_ids, waited = self.serving.request_ids, WAITED_STATE in exchange.state
-        if not code and status < request_ids.logged_from:
-            request_ids.count(exchange.operation.label, status, None if waited else exchange.began_s)
+        # A client that has left is refused nothing.
+        code = "" if isinstance(response, NoResponse) else response.code
+        if not code and response.status_code < request_ids.logged_from:
+            began_s = None if waited else exchange.began_s
+            request_ids.count(exchange.operation.label, response.status_code, began_s)
         else:
             request_ids.note(
                 exchange.request_id,
                 exchange.plan.method,
                 exchange.plan.path.decode("latin-1"),
-                status=status,
-                sent_bytes=sent_bytes,
+                status=response.status_code,
+                sent_bytes=len(response.body),
                 began_s=exchange.began_s,
                 route=exchange.operation.label,
                 code=code,
@@ -402,28 +382,18 @@ class PlannedConnection(HttpConnection):
         elif not (self.has_unsent or self.backlog or self.transport.is_closing()):
             self._is_clear = True
 
-    def _write(self, response: Response, request_id: str) -> None:
-        is_last = self._is_last
-        head = self.serving.head(response, request_id, is_last=is_last)
-        if len(response.body) <= _JOINED_BYTES_MAX:
-            self.transport.write(head + response.body)
-        else:
-            self.transport.writelines((head, response.body))
-        if is_last or CLOSE in response.raw_headers:
-            self.transport.close()
-
     def _hold_made(self, exchange: Exchange, size: int) -> Reservation | None:
         """Count an answer that is made and does not leave at once."""
         if OUTPUT_STATE in exchange.state or size <= FREE_BYTES:
             return None
-        caller = address_key(client_address({"client": exchange.client}))
+        caller = address_key(client_address({"client": self.address}))
         return self.serving.gateway.limits.budgets.output.hold(caller, size)
 
     def _hold_unsent(self, exchange: Exchange) -> None:
         """Count what the client has not taken until it has, and nothing of what it has."""
         held: Reservation | None = exchange.state.get(OUTPUT_STATE)
         if self.has_unsent and not self.transport.is_closing():
-            self._payer, self.output = exchange.client, held
+            self._payer, self.output = self.address, held
             self.settle_output()
         elif held is not None:
             held.release()

@@ -14,12 +14,13 @@ import orjson
 from fastapi import Depends, Header
 from pydantic import BaseModel, Field, WithJsonSchema, model_validator
 
-from app.errors import RefusalError, invalid
+from app.errors import invalid
 from app.gateway import Gateway, Phase
+from app.http.asks import Ask
 from app.http.entries import entry_bodies
 from app.http.entries.entry_pages import Base64
-from app.http.entries.line_bodies import ENVELOPE_STARTS, plain_ndjson
-from app.http.entries.stored_entries import ParsedEntries
+from app.http.entries.line_bodies import ENVELOPE_STARTS
+from app.http.entries.stored_entries import ParsedEntries, in_one_pass
 from app.http.entries.values import VALUE_SCHEMA
 from app.http.media import JSON, NDJSON, MediaType
 from app.http.models import (
@@ -39,11 +40,11 @@ from app.http.models import (
 )
 from app.http.operations.binder import Body, request_of
 from app.http.requests import INLINE_BYTES_MAX, BodyReading, Request
-from app.http.responses import location
-from app.http.strict_json import NotPlainError
-from engine import EngineError, commands, ids, replies
+from app.http.responses import Response, location
+from engine import commands, ids, replies
 from engine.commands import AddScheduled, NewSchedule, Refs, Trim, XAdd
 from engine.recurrence import AHEAD_MS_MAX, Rule
+from engine.rows import Form
 
 References = Annotated[
     Literal["keep", "delete", "acked"],
@@ -500,24 +501,20 @@ def ids_text(entry_ids: Sequence[int]) -> bytes:
 
 # Larger entries would gain nothing.
 _ENTRY_BYTES_MAX: Final = 16 << 10
-_STORED: Final = b'{"id":"', b'","duplicate":false}'
-_AROUND: Final = sum(map(len, _STORED))
 _SEQUENCES: Final = 1 << ids.SEQUENCE_BITS
 
 
-class SharedEntries:
-    """What plain requests to publish an entry into this stream have in common."""
+class _RawEntries:
+    """How bodies of plain requests to publish an entry into this stream are read together."""
 
-    __slots__ = ("_bytes_max", "_gateway", "_lines", "stream")
+    __slots__ = ("_bytes_max", "_durability", "_gateway", "_where", "stream")
 
     def __init__(self, stream: str, gateway: Gateway) -> None:
         self.stream = stream
         self._gateway = gateway
         self._bytes_max = min(_ENTRY_BYTES_MAX, gateway.settings.body_bytes_max)
-        _, where = location("streams", stream, "entries", "")
-        durability = gateway.engine.durability.encode()
-        # Up to the ID that the location ends with.
-        self._lines = b"weir-durability: %b\r\nlocation: %b" % (durability, where)
+        self._durability = b"weir-durability", gateway.engine.durability.encode()
+        _, self._where = location("streams", stream, "entries", "")
 
     def takes(self, body: bytes) -> bool:
         """Whether this body may be read with others: it is one line, and begins as an entry does."""
@@ -527,23 +524,20 @@ class SharedEntries:
         """An entry of each body, read as the lines of one; None where one of them is anything else."""
         if self._gateway.phase is not Phase.READY:
             return None
-        try:
-            published = plain_ndjson(b"\n".join(bodies), self._gateway.limits.entries)
-        except (NotPlainError, RefusalError, EngineError):
-            return None
-        return published.bodies if len(published.bodies) == len(bodies) and not published.ids else None
+        found = in_one_pass(b"\n".join(bodies), Form.LINES, self._gateway.limits.entries)
+        return found if found is not None and len(found) == len(bodies) else None
 
-    def answer(self, entry_id: int) -> tuple[bytes, bytes]:
-        """The lines of the head of the answer, and its body."""
-        text = b"%d-%d" % divmod(entry_id, _SEQUENCES)
-        lines = b"%b%b\r\ncontent-type: application/json\r\ncontent-length: %d\r\n"
-        return lines % (self._lines, text, _AROUND + len(text)), b"%b%b%b" % (_STORED[0], text, _STORED[1])
+    def answer(self, reply: replies.Reply) -> Response:
+        """The answer to one of them."""
+        assert isinstance(reply, replies.Added), "it is stored"
+        entry_id = b"%d-%d" % divmod(reply.ids[0], _SEQUENCES)
+        where = b"location", self._where + entry_id
+        return Response(201, b'{"id":"%b","duplicate":false}' % entry_id, (self._durability, where))
 
 
-def shared_entries(
-    names: Mapping[str, str], headers: Mapping[bytes, bytes], gateway: Gateway
-) -> SharedEntries | None:
-    """What a request with this head has in common with others; None where it asks for more."""
+def raw_entries(names: Mapping[str, str], headers: Mapping[bytes, bytes], gateway: Gateway) -> Ask | None:
+    """What a request with this head asks with others; None where it asks for more."""
     if headers.get(b"content-type") != JSON.encode() or not _ASKING.isdisjoint(headers):
         return None
-    return SharedEntries(names["stream"], gateway)
+    raw = _RawEntries(names["stream"], gateway)
+    return Ask((), raw.answer, joins=True, raw=raw)

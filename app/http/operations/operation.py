@@ -26,8 +26,7 @@ from app.http.middleware.request_id import as_refusal
 from app.http.operations.binder import Binder, Body, Endpoint
 from app.http.operations.options import Handler, Json, Options
 from app.http.operations.refusals import describe_header, problem, refusals
-from app.http.plan import Shared
-from app.http.requests import TICKET, Request
+from app.http.requests import TICKET, NeedsTaskError, Request
 from app.http.responses import NoResponse, Response, StreamingResponse, refuse
 from app.live.budgets import FREE_BYTES
 from app.live.waiting import ClientLeftError
@@ -174,12 +173,12 @@ class Operation:
                 raise invalid(_CONDITIONS[condition], "this operation has no such condition")
         return None
 
-    def shared(
+    def raw(
         self, names: Mapping[str, str], headers: Mapping[bytes, bytes], query: bytes, gateway: Gateway
-    ) -> Shared | None:
-        """What requests with such a head share, if they may."""
-        share = self._options.get("shared")
-        return None if share is None or query else share(names, headers, gateway)
+    ) -> Ask | None:
+        """What requests with such a head ask, if their bodies may be read together."""
+        ask = self._options.get("raw")
+        return None if ask is None or query else ask(names, headers, gateway)
 
     # ---- serving
 
@@ -225,23 +224,24 @@ class Operation:
         """The same of a request of a known caller, whose body is there, up to the first wait. Raises
         NeedsTaskError where it has to wait for anything else.
         """
-        self.admit(request)
-        plan = request.plan
+        gateway, plan = request.gateway, request.plan
+        if self.is_central and gateway.processes.forward is not None:
+            raise NeedsTaskError
+        if self.rule is not Access.OPEN:
+            if gateway.limits.rates is not None:
+                request.take_request()
+            request.check_ready()
         if plan.ask is not None and not request.has_conditions:
             # Asked again for an equal head.
             return cast("Ask", plan.ask)
-        found: Result = self.endpoint(**self.binder.bind_now(request, self._head(request), body))
+        found = self._begin(request, body)
         if isinstance(found, Ask) and found.lasts and not body and not request.has_conditions:
-            bound = request.gateway.limits.commands.answer_bound(found.commands)
-            plan.ask = found = found._replace(bound=bound)
+            plan.ask = found = found._replace(bound=gateway.limits.commands.answer_bound(found.commands))
         return found
 
-    def admit(self, request: Request) -> None:
-        """Let a request of a known caller in. Raises `rate_limited`, `starting`, `draining`."""
-        if self.rule is not Access.OPEN:
-            if request.gateway.limits.rates is not None:
-                request.take_request()
-            request.check_ready()
+    def _begin(self, request: Request, body: bytes) -> Result:
+        found: Result = self.endpoint(**self.binder.bind_now(request, self._head(request), body))
+        return found
 
     def refuse(self, request: Request, error: Exception) -> Response:
         """The answer to what has failed."""

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from app.errors import RefusalError
 from app.gateway import Gateway
-from app.http.plan import Shared
+from app.http.asks import Ask
 from app.http.requests import Request
 from app.http.responses import Response
 
@@ -24,8 +24,8 @@ class Options(TypedDict, total=False):
     `model` describes the answer, `status` is its status, `also` are further statuses of the same answer.
     `refusals` are the codes of its own, beside those that every operation of its kind may answer with.
     `writes`: it changes something; it takes `Prefer: durability=fsync` and answers `Weir-Durability`.
-    `prefer`: what else Prefer may say. `shared`: what plain requests with these names and
-    headers share, whose bodies are read together. `hidden`: not described.
+    `prefer`: what else Prefer may say. `raw`: what plain requests with these names and
+    headers ask, whose bodies are read together. `hidden`: not described.
     `offers` are the media types of its answers where server-sent events are among them; `end` makes the
     answer to an EventSource of a refusal that will pass.
     `forms` answer instead where Accept asks for their media types, which the document leaves out.
@@ -43,7 +43,7 @@ class Options(TypedDict, total=False):
     refusals: Sequence[str]
     writes: bool
     prefer: str
-    shared: Callable[[Mapping[str, str], Mapping[bytes, bytes], Gateway], Shared | None]
+    raw: Callable[[Mapping[str, str], Mapping[bytes, bytes], Gateway], Ask | None]
     hidden: bool
     offers: Sequence[str]
     end: Callable[[RefusalError], Response]

@@ -117,7 +117,7 @@ class Plans:
                 )
             is_plain = principal is not None and not principal.quotas and not principal.prefix
             if is_plain and plan.origin.exposed_to is None:
-                plan.shared = operation.shared(plan.names, plan.headers, plan.query, gateway)
+                plan.raw = operation.raw(plan.names, plan.headers, plan.query, gateway)
         except Exception:  # noqa: BLE001 - it fails in the operation again, which answers
             plan.form = plan.arguments = None
             return

@@ -42,15 +42,14 @@ class RouteTable:
         number, end = len(segments), segments[-1]
         for last in (end, None):
             for shape in self._shapes.get((number, last), ()):
-                if all(
-                    word is None or word == segment
-                    for word, segment in zip(shape.words, segments, strict=True)
-                ):
-                    return Found(shape.operations, {name: segments[place] for name, place in shape.names})
+                # Loops of C make no frames of Python.
+                if [*map(segments.__getitem__, shape.places)] == shape.fixed:
+                    names = dict(zip(shape.names, map(segments.__getitem__, shape.of_names), strict=True))
+                    return Found(shape.operations, names)
         for shape in self._open:
             *start, _ = shape.words
             if number > len(start) and [*segments[: len(start)]] == start:
-                ((name, _),) = shape.names
+                (name,) = shape.names
                 return Found(shape.operations, {name: "/".join(segments[len(start) :])})
         return None
 
@@ -58,15 +57,15 @@ class RouteTable:
 class _Shape:
     """A path in segments: words, and None where a name stands; its operations by their methods."""
 
-    __slots__ = ("is_open", "names", "operations", "words")
+    __slots__ = ("fixed", "is_open", "names", "of_names", "operations", "places", "words")
 
     def __init__(self, template: str) -> None:
         self.is_open = template.endswith(":path}")
         pieces = template[1:].split("/")
         self.words = [None if piece.startswith("{") else piece for piece in pieces]
-        self.names = [
-            (piece[1:-1].removesuffix(":path"), place)
-            for place, piece in enumerate(pieces)
-            if piece.startswith("{")
-        ]
+        # Where the words stand, and which they are; where the names stand, and what they are called.
+        self.places = [place for place, word in enumerate(self.words) if word is not None]
+        self.fixed = [word for word in self.words if word is not None]
+        self.of_names = [place for place, word in enumerate(self.words) if word is None]
+        self.names = [pieces[place][1:-1].removesuffix(":path") for place in self.of_names]
         self.operations: dict[str, Operation] = {}
