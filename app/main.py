@@ -36,8 +36,8 @@ from app.http.client_address import TrustedProxies
 from app.http.middleware.codings import Coded
 from app.http.middleware.request_id import RequestIds
 from app.http.operations.operation import Operation
-from app.http.operations.plans import ADMIN_STATE, PLAN_STATE, Plans
-from app.http.plan import Plan
+from app.http.operations.plans import ADMIN_STATE, PLAN_STATE, Planner
+from app.http.plan import HeadPlan
 from app.http.requests import Request
 from app.http.responses import ROUTE_STATE, Response, Scope, Send
 from app.lifespan import EngineLife, check_exposure, prepare, serve_lifespan
@@ -89,7 +89,7 @@ class App:
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
         gateway.document = document_of(gateway.settings).text
-        self.plans = Plans(gateway, _routes(gateway.settings))
+        self.plans = Planner(gateway, _routes(gateway.settings))
         self.request_ids = RequestIds(gateway)
         networks = gateway.settings.trusted_proxies
         self.proxies = TrustedProxies(networks) if networks else None
@@ -124,7 +124,7 @@ class App:
         """Write the lines of requests that are not written yet."""
         self.request_ids.flush()
 
-    async def _serve(self, plan: Plan, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _serve(self, plan: HeadPlan, scope: Scope, receive: Receive, send: Send) -> None:
         if plan.refusal is not None:
             raise plan.refusal
         request = Request(self.gateway, scope, receive, plan)

@@ -10,7 +10,7 @@ from app.auth.certificates import CERTIFICATE_STATE, ClientCertificate
 from app.auth.principal import Packed, pack_principal, unpack_principal
 from app.gateway import Gateway
 from app.http.operations.operation import Operation
-from app.http.plan import OriginVerdict, Plan
+from app.http.plan import HeadPlan, OriginVerdict
 from app.http.requests import Request
 from app.http.responses import Response
 
@@ -80,7 +80,7 @@ class Operations:
         async def receive() -> dict[str, Any]:
             return {"type": "http.request", "body": body}
 
-        plan = Plan(method, path, query, {})
+        plan = HeadPlan(method, path, query, {})
         plan.names, plan.origin = names, OriginVerdict(is_stranger=stranger)
         request = Request(self._gateway, scope, receive, plan)
         request.principal = unpack_principal(caller)

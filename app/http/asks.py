@@ -11,7 +11,7 @@ more than the engine before it has asked anything is a coroutine itself.
 
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
-from typing import Any, NamedTuple, Protocol, TypeAlias, Union
+from typing import Any, NamedTuple, TypeAlias, Union
 
 from pydantic import BaseModel
 
@@ -23,13 +23,6 @@ from engine.replies import Reply
 
 # What an endpoint comes to, perhaps in several steps.
 Result: TypeAlias = Union[Response, BaseModel, "Ask", Coroutine[Any, Any, Response | BaseModel]]
-
-
-class RawBodies(Raw, Protocol):
-    """What requests with one head have in common, whose bodies are read together."""
-
-    def takes(self, body: bytes) -> bool:
-        """Whether this body may be read with others."""
 
 
 class Ask(NamedTuple):
@@ -52,7 +45,7 @@ class Ask(NamedTuple):
     lasts: bool = False
     bound: int | None = None
     refused: Callable[[EngineError], Result] | None = None
-    raw: RawBodies | None = None
+    raw: Raw | None = None
 
     @property
     def may_be_apart(self) -> bool:

@@ -35,7 +35,7 @@ class OriginVerdict(NamedTuple):
 NO_VERDICT: Final = OriginVerdict()
 
 
-class Plan:
+class HeadPlan:
     """What is known of a request by its head. Without an `operation`, `answer` makes its answer, or `refusal`
     is it. `principal` and `arguments` are None where they have to be found with each request: the caller is
     not known yet, or a header that passes is an argument.

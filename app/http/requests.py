@@ -25,7 +25,7 @@ from app.http.asks import Ask, Result
 from app.http.body_codings import INLINE_BYTES, SLICE_BYTES, CodedBody, coding_of
 from app.http.client_address import client_address
 from app.http.media import NO_PREFERENCES, MediaType, Preferences
-from app.http.plan import CONDITIONS, Plan
+from app.http.plan import CONDITIONS, HeadPlan
 from app.http.responses import (
     BODY_STATE,
     GONE_EXTENSION,
@@ -164,7 +164,7 @@ class Request(Work):
         "scope",
     )
 
-    def __init__(self, gateway: Gateway, scope: Scope, receive: Receive, plan: Plan) -> None:
+    def __init__(self, gateway: Gateway, scope: Scope, receive: Receive, plan: HeadPlan) -> None:
         # As `Work.__init__`, which costs a call.
         self.gateway = gateway
         self.door = "rest"
@@ -756,10 +756,11 @@ class Request(Work):
         if isinstance(command, XReadGroup) and isinstance(reply, GroupRead):
             self.delivered.append((command, reply))
 
-    async def transaction(self, commands: Sequence[Command], *, synced: bool = False) -> list[Reply]:
+    async def transaction(self, commands: Sequence[Command]) -> list[Reply]:
         """Run commands as one turn; the first refusal among them is raised."""
+        self.reserve_for(*commands)
         replies: list[Reply] = []
-        for reply in await self._run_together(commands, synced=synced):
+        for reply in await ask(self.engine, self.call(commands, How.TOGETHER)):
             if isinstance(reply, EngineError):
                 raise reply
             self.note_reply(None, reply)
@@ -772,12 +773,6 @@ class Request(Work):
             return reply
         self.dropped = dropped(reply)
         return reply.reply
-
-    async def _run_together(
-        self, commands: Sequence[Command], *, synced: bool
-    ) -> Sequence[Reply | EngineError]:
-        self.reserve_for(*commands)
-        return await ask(self.engine, self.call(commands, How.TOGETHER, synced=synced))
 
 
 async def read_in_thread(

@@ -62,6 +62,9 @@ class Raw(Protocol):
     def stream(self) -> str:
         """Where they are stored."""
 
+    def takes(self, body: bytes) -> bool:
+        """Whether this body may be read with others."""
+
     def read(self, bodies: Sequence[bytes]) -> Sequence[bytes] | None:
         """An entry of each body; None where one of them is anything else."""
 

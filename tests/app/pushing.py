@@ -20,7 +20,7 @@ from app.doors.websocket.hub import Hub
 from app.doors.websocket.session import Session
 from app.doors.websocket.socket_link import NEVER_SENT
 from app.fronts.remote_engine import RemoteEngine
-from app.http.plan import Plan
+from app.http.plan import HeadPlan
 from app.http.requests import Request
 from app.main import App, create_app
 from app.settings import Settings
@@ -112,7 +112,7 @@ class PushPeer:
             "extensions": {},
             "client": (address, 4_711),
         }
-        request = Request(house.app.gateway, scope, asyncio.Event().wait, Plan("GET", b"/", b"", {}))  # type: ignore[arg-type]
+        request = Request(house.app.gateway, scope, asyncio.Event().wait, HeadPlan("GET", b"/", b"", {}))  # type: ignore[arg-type]
         request.principal = ANONYMOUS
         settings = house.app.gateway.settings
         limits = SessionLimits(

@@ -8,7 +8,7 @@ import pytest
 from app.auth import Access
 from app.errors import CODES, slug
 from app.http.operations.operation import Operation
-from app.http.operations.plans import Plans
+from app.http.operations.plans import Planner
 from app.http.operations.router import Router
 from app.http.responses import Response
 from app.main import ROUTES, create_app
@@ -102,7 +102,7 @@ async def test_an_unexpected_error_leaves_no_word(
     broken_app = create_app(Settings(log_requests="none", keep_alive_s=76), SystemClock())
     router = Router("gateway")
     router.get("/broken", Access.OPEN, hidden=True)(broken)
-    broken_app.plans = Plans(broken_app.gateway, router.operations)
+    broken_app.plans = Planner(broken_app.gateway, router.operations)
     async with calling(broken_app, base_url="http://localhost") as client:
         answer = await client.get("/broken")
     assert (answer.status_code, answer.json()["code"]) == (500, "internal")

@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 from app.fronts.forwarding import Operations, pack_request
-from app.http.plan import Plan
+from app.http.plan import HeadPlan
 from app.http.requests import Request
 from app.main import ROUTES, App
 
@@ -28,7 +28,7 @@ async def test_a_coded_body_is_forwarded_as_what_it_stands_for(app: App) -> None
         "client": ("127.0.0.1", 4_711),
         "state": {"request_id": "r"},
     }
-    packed = await pack_request(Request(app.gateway, scope, receive, Plan("GET", b"/", b"", {})))
+    packed = await pack_request(Request(app.gateway, scope, receive, HeadPlan("GET", b"/", b"", {})))
     operations = {one.label: one for one in ROUTES}
     status, answer, *_ = await Operations(app.gateway, operations).run(LABEL, packed)
     assert (status, json.loads(answer)["code"]) == (409, "not_configured"), "the name was read"

@@ -57,6 +57,7 @@ class AsgiRequest:
         "_body",
         "_connection",
         "_has_all",
+        "_head",
         "_is_chunked",
         "_is_head_alone",
         "_is_old",
@@ -85,6 +86,8 @@ class AsgiRequest:
         self._news = asyncio.Event()
         self.is_started = self.is_answered = self.is_disconnected = False
         self._is_chunked = False
+        # That of the answer, until it leaves with the first piece of the body, or by itself a cycle later.
+        self._head = b""
         # What a body of known length still lacks.
         self._left_bytes = 0
 
@@ -131,6 +134,7 @@ class AsgiRequest:
                 exc_info=fault,
             )
         if self.is_started:
+            self._write_head()
             self._connection.transport.close()
         else:
             await self._answer_failure()
@@ -208,21 +212,29 @@ class AsgiRequest:
         lines = header_lines(sent)
         if not are_sound(lines):
             raise RuntimeError("a header has a name that is none, or a control character in its value")
-        self._connection.transport.write(b"%b%b\r\n" % (status_line(status), lines))
+        self._head = b"%b%b\r\n" % (status_line(status), lines)
+        asyncio.get_running_loop().call_soon(self._write_head)
+
+    def _write_head(self) -> None:
+        head, self._head = self._head, b""
+        if head and not self._connection.transport.is_closing():
+            self._connection.transport.write(head)
 
     def _send_body(self, body: bytes, *, has_more: bool) -> None:
         transport = self._connection.transport
         if self._is_head_alone:
-            self._left_bytes = 0
+            self._left_bytes, body = 0, b""
         elif self._is_chunked:
             chunk = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
-            transport.write(chunk if has_more else chunk + b"0\r\n\r\n")
+            body = chunk if has_more else chunk + b"0\r\n\r\n"
         else:
             # To a client of HTTP/1.0 the end of the connection says the same.
             self._left_bytes = 0 if self._is_old else self._left_bytes - len(body)
             if self._left_bytes < 0:
                 raise RuntimeError("an answer is longer than its content-length")
-            transport.write(body)
+        if self._head:
+            body, self._head = self._head + body, b""
+        transport.write(body)
         if has_more:
             return
         if self._left_bytes:

@@ -8,8 +8,7 @@ Must never know: bytes on the wire, what an operation does.
                      └─► waits for something else: a task
 """
 
-import asyncio
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Coroutine, Mapping, MutableMapping
 from types import CoroutineType
 from typing import Any, Final, Protocol, cast
 
@@ -37,11 +36,9 @@ class ExchangeConnection(Protocol):
     def serving(self) -> Serving: ...
     @property
     def extensions(self) -> Mapping[str, Any]: ...
-    @property
-    def tasks(self) -> set[asyncio.Task[None]]: ...
     async def receive(self) -> MutableMapping[str, Any]: ...
     def finish(self, exchange: "Exchange", response: Response) -> None: ...
-    def note_task(self) -> None: ...
+    def run(self, work: Coroutine[Any, Any, None]) -> None: ...
     def hand_over(self, exchange: "Exchange") -> None: ...
 
 
@@ -172,24 +169,17 @@ class Exchange:
                 try:
                     replies = request.send(ask, self._go_on)
                 except NeedsTaskError:
-                    self._in_task(request, ask)
+                    self._connection.run(self._settle(request, ask))
                     return
                 if replies is None:
                     return
             if type(result) is CoroutineType:
-                self._in_task(request, result)
+                self._connection.run(self._settle(request, result))
                 return
             response = self.operation.finish(request, cast("Response", result))
         except Exception as error:  # noqa: BLE001 - as above
             response = self.operation.refuse(request or self._make_request(), error)
         self._connection.finish(self, response)
-
-    def _in_task(self, request: Request, result: Result) -> None:
-        self._connection.note_task()
-        task = asyncio.ensure_future(self._settle(request, result))
-        tasks = self._connection.tasks
-        tasks.add(task)
-        task.add_done_callback(tasks.discard)
 
     async def _settle(self, request: Request, result: Result) -> None:
         try:

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from app.auth.certificates import CERTIFICATE_STATE
 from app.auth.stamp import Stamp
 from app.doors.http.request_parser import RequestHead
-from app.http.plan import PASSING, Plan
+from app.http.plan import PASSING, HeadPlan
 from app.http.responses import Header, Scope
 
 T = TypeVar("T")
@@ -52,7 +52,7 @@ class Seen(NamedTuple):
     `passing` are its headers that pass, but for the length.
     """
 
-    plan: Plan
+    plan: HeadPlan
     passing: Mapping[bytes, bytes]
     body_at: int
     end: int
@@ -65,7 +65,7 @@ class Heads:
     """Those of one application, or of one connection with a certificate."""
 
     def __init__(
-        self, stamp: Stamp, head_bytes_max: int, make: Callable[[Scope], Plan], state: Mapping[str, Any]
+        self, stamp: Stamp, head_bytes_max: int, make: Callable[[Scope], HeadPlan], state: Mapping[str, Any]
     ) -> None:
         # Of one connection few: there may be many of them.
         self._kept_max = _KEPT_OF_ONE_MAX if CERTIFICATE_STATE in state else _KEPT_MAX
@@ -73,7 +73,7 @@ class Heads:
         self._make = make
         self._state = state
         self._head_max = min(_HEAD_BYTES_MAX, head_bytes_max)
-        self._plans: dict[bytes, Plan] = {}
+        self._plans: dict[bytes, HeadPlan] = {}
         # The headers that stand behind their lines, without those that pass; and further heads with such
         # headers that came once.
         self._headers: dict[bytes, Sequence[Header]] = {}
@@ -110,7 +110,7 @@ class Heads:
             self._keep(self._seen, whole, seen)
         return seen
 
-    def _plan(self, key: bytes) -> Plan | None:
+    def _plan(self, key: bytes) -> HeadPlan | None:
         """The plan of a head whose headers the parser has read behind another line."""
         line, _, rest = key.partition(b"\r\n")
         headers, match = self._headers.get(rest), _LINE.fullmatch(line)
@@ -143,7 +143,7 @@ class Heads:
         end = received.find(_END, 0, self._head_max)
         return None if end < 0 else received[:end]
 
-    def keep(self, whole: bytes, head: RequestHead, plan: Plan) -> None:
+    def keep(self, whole: bytes, head: RequestHead, plan: HeadPlan) -> None:
         """Keep the plan of this head, which the parser has read so, if equal bytes can say nothing else."""
         line = b"%b %b HTTP/1.1\r\n" % (head.method, head.target)
         names = {name for name, _ in head.headers}

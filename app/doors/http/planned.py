@@ -9,8 +9,7 @@ Must never know: what an operation does. It knows no operation by name.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, MutableMapping
-from functools import partial
+from collections.abc import Callable, Coroutine, Mapping, MutableMapping
 from typing import Any, Final
 
 from app.auth import UNAUTHENTICATED
@@ -27,7 +26,7 @@ from app.http.client_address import FORWARDED_FOR, Client, client_address
 from app.http.middleware import codings
 from app.http.middleware.origins import exposed
 from app.http.operations.plans import PLAN_STATE
-from app.http.plan import Coding, Plan
+from app.http.plan import Coding, HeadPlan
 from app.http.responses import OUTPUT_STATE, WAITED_STATE, NoResponse, Response, Scope
 from app.live.budgets import FREE_BYTES, Reservation
 from app.live.fair_queue import TASK_COST, ConnectionTurn
@@ -63,9 +62,9 @@ class PlannedConnection(HttpConnection):
         # The head that the parser reads next, how it has read it, and its plan if it has one.
         self._unseen: bytes | None = None
         self._head_read: tuple[RequestHead | None, bytes | None] = (None, None)
-        self._known: Plan | None = None
+        self._known: HeadPlan | None = None
         # The plan of the request before, whose caller's turn it is; whose it is, and from which address.
-        self._plan: Plan | None = None
+        self._plan: HeadPlan | None = None
         self.request_caller = ""
         self.address: Client | None = None
         # Nothing is under way or waits, and the next bytes begin a request.
@@ -84,11 +83,6 @@ class PlannedConnection(HttpConnection):
         self.turn = ConnectionTurn(requests, address_key(address), self._take_turn)
         # Of a caller with fewer connections, what costs next to nothing need not ask for its turn.
         self._requests = requests
-
-    @property
-    def tasks(self) -> set[asyncio.Task[None]]:
-        """Those that a stopping server waits for."""
-        return self.service.tasks
 
     async def receive(self) -> MutableMapping[str, Any]:
         """Wait until the client has left: its whole request has arrived."""
@@ -191,7 +185,7 @@ class PlannedConnection(HttpConnection):
         self._begin(seen, data[at:end])
         return end
 
-    def _find_caller(self, plan: Plan) -> None:
+    def _find_caller(self, plan: HeadPlan) -> None:
         """Take turns with the connections of the request's caller."""
         before, self._plan = self._plan, plan
         proxies, forwarded = self.serving.proxies, plan.headers.get(FORWARDED_FOR)
@@ -289,9 +283,12 @@ class PlannedConnection(HttpConnection):
         self.receive_body(body)
         self.end_request()
 
-    def note_task(self) -> None:
-        """A request that was begun goes on in a task."""
+    def run(self, work: Coroutine[Any, Any, None]) -> None:
+        """Go on with a request in a task, for which a stopping server waits."""
         self.turn.note(TASK_COST - 1)
+        task, tasks = self.loop.create_task(work), self.service.tasks
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
 
     def hand_over(self, exchange: Exchange) -> None:
         """Serve a request, that has not begun, in a task."""
@@ -310,9 +307,7 @@ class PlannedConnection(HttpConnection):
             if is_long and codings.gains(response.raw_headers):
                 chosen = exchange.plan.coding
                 if chosen is not None:
-                    held = self._hold_made(exchange, len(response.body))
-                    making = self.loop.run_in_executor(None, codings.compressed, bytes(response.body), chosen)
-                    making.add_done_callback(partial(self._finish_coded, exchange, response, chosen, held))
+                    self.run(self._finish_coded(exchange, response, chosen))
                     return
                 response.raw_headers = codings.varied(response.raw_headers)
             origin = exchange.plan.origin.exposed_to
@@ -336,20 +331,17 @@ class PlannedConnection(HttpConnection):
         except Exception as error:  # noqa: BLE001 - the client must not wait for ever
             self.fail(error)
 
-    def _finish_coded(
-        self,
-        exchange: Exchange,
-        response: Response,
-        chosen: Coding,
-        held: Reservation | None,
-        made: asyncio.Future[bytes],
-    ) -> None:
-        if held is not None:
-            held.release()
-        if not made.cancelled() and made.exception() is None:
-            response.body = made.result()
+    async def _finish_coded(self, exchange: Exchange, response: Response, chosen: Coding) -> None:
+        held = self._hold_made(exchange, len(response.body))
+        try:
+            response.body = await asyncio.to_thread(codings.compressed, bytes(response.body), chosen)
             response.raw_headers = codings.coded(response.raw_headers, chosen, len(response.body))
-        self.finish(exchange, response, is_coded=True)
+            self.finish(exchange, response, is_coded=True)
+        except Exception as error:  # noqa: BLE001 - the client must not wait for ever
+            self.fail(error)
+        finally:
+            if held is not None:
+                held.release()
 
     def _end(self, exchange: Exchange, response: Response) -> None:
         """Count the request, and be idle or go on with what has come behind it."""

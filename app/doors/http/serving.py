@@ -19,7 +19,7 @@ from app.doors.http.heads import Heads
 from app.gateway import Gateway
 from app.http.client_address import TrustedProxies
 from app.http.middleware.request_id import SAFETY, RequestIds
-from app.http.operations.plans import Plans
+from app.http.operations.plans import Planner
 from app.http.responses import Response
 
 _SAFETY_NAMES: Final = frozenset(name for name, _ in SAFETY)
@@ -33,7 +33,7 @@ class Application(Protocol):
     """The application that is served, as `app.main` has it."""
 
     gateway: Gateway
-    plans: Plans
+    plans: Planner
     request_ids: RequestIds
     proxies: TrustedProxies | None
 

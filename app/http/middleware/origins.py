@@ -44,7 +44,7 @@ _ERROR_PAGES: Final = b"/errors/"
 _PROBES: Final = b"/healthz/"
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD"})
 
-Found = Mapping[bytes, Sequence[bytes]]
+Checked = Mapping[bytes, Sequence[bytes]]
 
 
 def preflight() -> Response:
@@ -130,7 +130,7 @@ def _host_name(host: str) -> str:
     return match[1] if match else ""
 
 
-def _check_site(scope: Scope, found: Found) -> None:
+def _check_site(scope: Scope, found: Checked) -> None:
     """Refuse what a page elsewhere makes a browser send without an Origin: images, scripts, frames, forms.
 
     A link may lead to a page. Browsers do not say where a request comes from over plain http to other

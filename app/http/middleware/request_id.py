@@ -18,7 +18,7 @@ from app.auth import UNAUTHENTICATED
 from app.errors import RefusalError, to_refusal
 from app.gateway import Gateway, Phase, Receive
 from app.http.middleware.origins import exposed
-from app.http.plan import Plan
+from app.http.plan import HeadPlan
 from app.http.requests import Request
 from app.http.responses import (
     CODE_STATE,
@@ -55,7 +55,7 @@ NO_ROUTE: Final = "other"
 
 
 # Serves one request of HTTP, or one handshake, whose head has this plan.
-Serve = Callable[[Plan, Scope, Receive, Send], Awaitable[None]]
+Serve = Callable[[HeadPlan, Scope, Receive, Send], Awaitable[None]]
 
 
 class RequestIds:
@@ -74,7 +74,7 @@ class RequestIds:
         # Looked up once, as above: from this status on a request gets a line.
         self.logged_from = self._lines.least_status
 
-    async def serve(self, plan: Plan, scope: Scope, receive: Receive, send: Send, serve: Serve) -> None:
+    async def serve(self, plan: HeadPlan, scope: Scope, receive: Receive, send: Send, serve: Serve) -> None:
         """Have a request served, with what every answer carries."""
         request_id = self.id_of(scope["headers"])
         scope["state"]["request_id"] = request_id
@@ -194,7 +194,7 @@ class _Sending:
         write: Callable[[bytes], bool] | None,
         state: Mapping[str, Any],
         gateway: Gateway,
-        plan: Plan,
+        plan: HeadPlan,
     ) -> None:
         self._plan = plan
         self._send = send

@@ -23,7 +23,7 @@ from app.http.middleware.origins import Origins, preflight
 from app.http.middleware.paths import decoded
 from app.http.operations.operation import ACCEPT_PATCH, Operation
 from app.http.operations.table import RouteTable
-from app.http.plan import PASSING, Plan
+from app.http.plan import PASSING, HeadPlan
 from app.http.requests import join, shown_certificate
 from app.http.responses import Response, Scope
 from engine import EngineError
@@ -35,7 +35,7 @@ _HEALTH: Final = "healthz"
 _OF_ADMIN: Final = (("metrics",), ("v1", "admin"))
 
 
-class Plans:
+class Planner:
     """Makes the plans of one application."""
 
     def __init__(self, gateway: Gateway, operations: Sequence[Operation]) -> None:
@@ -45,13 +45,13 @@ class Plans:
         self._methods = ", ".join(sorted({"OPTIONS", *(one.method for one in operations)})).encode()
         self._has_admin_port = bool(gateway.settings.admin_listen)
 
-    def make(self, scope: Scope) -> Plan:
+    def make(self, scope: Scope) -> HeadPlan:
         """Judge a head. Raises nothing: what is refused has a plan too."""
         lines = scope["headers"]
         headers = join(lines)
         is_single = len(headers) == len(lines)
         lasting = {name: value for name, value in headers.items() if name not in PASSING}
-        plan = Plan(scope["method"], scope["raw_path"], scope["query_string"], lasting)
+        plan = HeadPlan(scope["method"], scope["raw_path"], scope["query_string"], lasting)
         plan.coding = codings.accepted(headers.get(b"accept-encoding", b""))
         try:
             plan.origin = self._origins.judge(scope)
@@ -67,7 +67,7 @@ class Plans:
             plan.refusal = refusal
         return plan
 
-    def _route(self, plan: Plan, scope: Scope) -> None:
+    def _route(self, plan: HeadPlan, scope: Scope) -> None:
         if plan.path == b"*" and plan.method == "OPTIONS":
             # About the server: the one request whose target is no path.
             plan.answer = lambda: Response(204, headers=[(b"allow", self._methods)])
@@ -94,7 +94,7 @@ class Plans:
             hint = "; a / in a stream's name is written %2F" if is_stream else ""
             raise RefusalError("no_route", f"there is nothing at this path; /v1 has links{hint}")
 
-    def _judge(self, plan: Plan, operation: Operation, scope: Scope) -> None:
+    def _judge(self, plan: HeadPlan, operation: Operation, scope: Scope) -> None:
         """Find out who asks and what for, as far as that is known without waiting. What is refused here is
         refused by the operation again, behind what comes first there.
         """

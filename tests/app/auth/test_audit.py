@@ -10,7 +10,7 @@ import pytest
 from pydantic import SecretStr
 
 from app.errors import RefusalError
-from app.http.plan import Plan
+from app.http.plan import HeadPlan
 from app.http.requests import Request
 from app.main import App, create_app
 from app.redis.executor import run_unblocked
@@ -234,7 +234,7 @@ async def test_commands_over_a_socket_have_lines_each_with_its_own_outcome(
     path, token = tmp_path / "audit.jsonl", f"Bearer {ROOT}".encode()
     app = await audited(engine, path)
     scope = {"headers": [(b"authorization", token)], "query_string": b"", "state": {"request_id": "r-1"}}
-    request = Request(app.gateway, scope, hanging, Plan("GET", b"/", b"", {}))
+    request = Request(app.gateway, scope, hanging, HeadPlan("GET", b"/", b"", {}))
     await request.authenticate()
     await run_unblocked(request, b'["XGROUP","CREATE","s","h","0"]', 1_000)
     with pytest.raises(EngineError, match="already exists"):

@@ -6,7 +6,7 @@ from typing import Any
 
 from app.auth import Grant, Principal, TokenPolicy, tokens
 from app.gateway import Gateway
-from app.http.plan import Plan
+from app.http.plan import HeadPlan
 from app.http.requests import Request
 from app.live.leases import ConsumerKey, ConsumerLeases
 from app.settings import Settings
@@ -33,7 +33,7 @@ async def test_callers_without_a_prefix_share_one_engine(engine: Engine) -> None
     gateway = Gateway(Settings(log_requests="none"), SystemClock())
     gateway.open(engine)
     request = Request(
-        gateway, {"headers": (), "state": {"request_id": "r"}}, nothing, Plan("GET", b"/", b"", {})
+        gateway, {"headers": (), "state": {"request_id": "r"}}, nothing, HeadPlan("GET", b"/", b"", {})
     )
     request.check_ready()
     plain = gateway.tenant("")
