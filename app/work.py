@@ -154,6 +154,14 @@ class Work:
         """Whose reads go on in the archive: those over HTTP do."""
         return Reader(self.caller) if self.door == "rest" else None
 
+    async def take_turn(self) -> None:
+        """Before long work, or a piece of it: let others go first, those of other callers above all."""
+        await self.gateway.limits.turns.wait(self.caller)
+
+    async def reply_to(self, command: Command, *, synced: bool = False) -> Reply:
+        """The reply to one command, of which nothing is counted yet. Raises EngineError."""
+        return await self.run_now(command, synced=synced)
+
     async def run_now(self, command: Command, *, synced: bool = False) -> Reply:
         """The reply to a command that does not wait. Raises EngineError."""
         self.reserve_for(command)
@@ -162,6 +170,15 @@ class Work:
         return reply
 
     # ---- what is kept of it
+
+    def note_given(self, command: Command | None, reply: Reply | EngineError | None) -> None:
+        """What a group has given may have to be taken back."""
+
+    def undo_read(self, command: XReadGroup, reply: Reply | EngineError | None) -> None:
+        """Take back what a group has given: it does not leave."""
+        # The one that has delivered it: a gateway that stops gives no other.
+        assert self._tenant is not None, "it has delivered something"
+        self._tenant.take_back(command, reply)
 
     def note_reply(self, command: Command | None, reply: Reply) -> None:
         """Count the entries that leave with a reply, and trace what a group is given."""

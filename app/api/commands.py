@@ -1,24 +1,31 @@
 """The command API: Redis commands as JSON lists; one, several, or several as one turn."""
 
-from collections.abc import AsyncGenerator, Callable
-from typing import Annotated, Any, ClassVar, Final
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from functools import partial
+from typing import Annotated, Any, ClassVar, Final, NamedTuple
 
 from fastapi import Depends, Header
 
-from app.auth import Access
+from app.auth import Access, Action
 from app.errors import CODES
+from app.http.asks import Ask
 from app.http.media import JSON
 from app.http.models import Base64Flag, ResponseModel, absent
 from app.http.operations.binder import Body, RequestParameter, request_of
 from app.http.operations.router import Router
-from app.http.requests import BodyReading
+from app.http.requests import BodyReading, Request
 from app.http.responses import JSON as JSON_TYPE
 from app.http.responses import Response, StreamingResponse
-from app.redis import bodies, executor
-from app.redis.bodies import Encoding
-from app.redis.runs import CommandRun, Parsed
-from app.redis.steps import CommandSteps
+from app.limits import CommandLimits
+from app.redis import bodies, is_laborious
+from app.redis.bodies import Encoding, ParsedCommands, RequestQueue, Words
+from app.redis.bounds import takes_two_steps
+from app.redis.queue import Adds, Parsed
+from app.redis.request import CommandRequest
 from engine import EngineError
+from engine.commands import XAck, XAdd
+from engine.replies import Added, Reply
 
 router: Final = Router("commands")
 
@@ -60,15 +67,12 @@ class _CommandBody(Body):
 
     content: ClassVar = {JSON: {"schema": {"type": "array", "items": _SCALAR, "description": _WORDS}}}
 
-    async def read(self, steps: CommandSteps, encoded: Encoding) -> Parsed:
-        """The command, or why it is invalid. Raises `malformed_json`, EngineError."""
-
-        def parse(body: bytes) -> Parsed:
-            return steps.parse(bodies.one(body, encoded, steps.limits))
-
-        return await self.request.read_body(
-            BodyReading(parse, _INLINE_BYTES_MAX, inline_values_max=_INLINE_WORDS_MAX)
-        )
+    @classmethod
+    def reading(cls, request: Request, arguments: Mapping[str, Any]) -> BodyReading[Any]:
+        """Its words, and the command or why it is invalid."""
+        encoded, limits = _expected(request, arguments)
+        reader = partial(bodies.read_one, encoded=encoded, limits=limits)
+        return BodyReading(reader, _INLINE_BYTES_MAX, inline_values_max=_INLINE_WORDS_MAX)
 
 
 class _CommandsBody(Body):
@@ -81,42 +85,56 @@ class _CommandsBody(Body):
         }
     }
 
-    async def read_each(self, steps: CommandSteps, encoded: Encoding) -> CommandRun:
-        """The commands. Raises `malformed_json`, `too_many_entries`."""
-        most = self.request.gateway.settings.pipeline_commands_max
+    @classmethod
+    def reading(cls, request: Request, arguments: Mapping[str, Any]) -> BodyReading[Any]:
+        """The commands of a pipeline."""
+        encoded, limits = _expected(request, arguments)
+        most = request.gateway.settings.pipeline_commands_max
 
-        def parse(body: bytes) -> CommandRun:
-            return executor.parse_each(steps, bodies.many(body, encoded, most, steps.limits))
+        def read(body: bytes) -> ParsedCommands:
+            return bodies.parse_each(bodies.many(body, encoded, most, limits), limits)
 
-        return await self._read_several(parse)
+        return _several_read(read)
 
-    async def _read_several(self, parse: Callable[[bytes], CommandRun]) -> CommandRun:
-        return await self.request.read_body(
-            BodyReading(
-                parse, _INLINE_BYTES_MAX, inline_values_max=_INLINE_WORDS_MAX, turn_bytes_min=_TURN_BYTES_MIN
-            )
-        )
 
-    async def read_together(self, steps: CommandSteps, encoded: Encoding) -> CommandRun:
-        """The commands of a transaction. Raises the same, and EXECABORT."""
-        settings = self.request.gateway.settings
+class _TransactionBody(_CommandsBody):
+    """The same, as one turn."""
 
-        def parse(body: bytes) -> CommandRun:
-            rows = bodies.many(body, encoded, settings.pipeline_commands_max, steps.limits)
+    @classmethod
+    def reading(cls, request: Request, arguments: Mapping[str, Any]) -> BodyReading[Any]:
+        """The commands of a transaction, or why none of them is run."""
+        encoded, limits = _expected(request, arguments)
+        settings = request.gateway.settings
+
+        def read(body: bytes) -> ParsedCommands | EngineError:
+            rows = bodies.many(body, encoded, settings.pipeline_commands_max, limits)
             bodies.check_number(rows, settings.transaction_commands_max)
-            return executor.parse_together(steps, rows)
+            return bodies.parse_together(rows, limits)
 
-        return await self._read_several(parse)
-
-
-CommandBody = Annotated[_CommandBody, Depends(request_of)]
-CommandsBody = Annotated[_CommandsBody, Depends(request_of)]
+        return _several_read(read)
 
 
-def _encoding(request: RequestParameter, *, upstash: bool | None, weir: bool | None) -> Encoding:
+def _several_read(read: Callable[[bytes], Any]) -> BodyReading[Any]:
+    return BodyReading(
+        read, _INLINE_BYTES_MAX, inline_values_max=_INLINE_WORDS_MAX, turn_bytes_min=_TURN_BYTES_MIN
+    )
+
+
+CommandBody = Annotated[tuple[Words, Adds | Parsed], _CommandBody, Depends(request_of)]
+CommandsBody = Annotated[ParsedCommands, _CommandsBody, Depends(request_of)]
+TransactionBody = Annotated[ParsedCommands | EngineError, _TransactionBody, Depends(request_of)]
+
+
+def _encoding(upstash: bool | None, weir: bool | None) -> Encoding:  # noqa: FBT001 - values of headers
+    return Encoding(arguments=bool(weir), answer=bool(weir or upstash))
+
+
+def _expected(request: Request, arguments: Mapping[str, Any]) -> tuple[Encoding, CommandLimits]:
+    """How a body is read."""
     # Any type is read as JSON, unless it is compressed, in parts, or in another charset.
     _ = request.media_type
-    return Encoding(arguments=bool(weir), answer=bool(weir or upstash))
+    encoded = _encoding(arguments.get("upstash_encoding"), arguments.get("weir_encoding"))
+    return encoded, request.gateway.limits.commands
 
 
 def _refused(refusal: EngineError, encoded: Encoding) -> Response:
@@ -142,53 +160,119 @@ async def _several(results: AsyncGenerator[list[bytes], None]) -> Response:
     return Response(200, bodies.outcomes(begun))
 
 
+class _OneCommand(NamedTuple):
+    """One command of one request, which it may run, within its limits."""
+
+    request: Request
+    queue: RequestQueue
+    encoded: Encoding
+    parsed: CommandRequest
+
+    def run(self) -> Response | Ask | Coroutine[Any, Any, Response]:
+        """What asks the engine, or answers without it."""
+        parsed, command = self.parsed, self.parsed.command
+        if command is None:
+            return Response(200, self.queue.encode(parsed, None))
+        if takes_two_steps(parsed) or getattr(command, "block_ms", None) is not None:
+            return self._wait()
+        return Ask(
+            [command],
+            self.answer,
+            synced=parsed.synced,
+            joins=isinstance(command, XAdd | XAck),
+            publishes=isinstance(command, XAdd),
+            refused=self.refuse,
+        )
+
+    async def _wait(self) -> Response:
+        try:
+            return Response(200, await self.queue.answer_one(self.parsed))
+        except EngineError as refusal:
+            return _refused(refusal, self.encoded)
+
+    def answer(self, reply: Reply) -> Response | Coroutine[Any, Any, Response]:
+        """The answer to the engine's reply."""
+        self.queue.note_late(self.parsed, reply)
+        if is_laborious((reply,)):
+            return self._write_in_thread(reply)
+        try:
+            return Response(200, self.queue.encode(self.parsed, reply))
+        except EngineError as refusal:
+            return _refused(refusal, self.encoded)
+
+    async def _write_in_thread(self, reply: Reply) -> Response:
+        try:
+            return Response(200, await asyncio.to_thread(self.queue.encode, self.parsed, reply))
+        except EngineError as refusal:
+            return _refused(refusal, self.encoded)
+
+    def refuse(self, refusal: EngineError) -> Response:
+        """The answer to a refusal."""
+        self.queue.note_late(self.parsed, refusal)
+        return _refused(refusal, self.encoded)
+
+
 @router.post("/v1/commands", Access.PER_COMMAND, model=CommandResult, refused=CommandResult)
-async def run_command(
+def run_command(
     request: RequestParameter,
     given: CommandBody,
     upstash_encoding: UpstashEncoding = None,
     weir_encoding: WeirEncoding = None,
-) -> Response:
+) -> Response | Ask | Coroutine[Any, Any, Response]:
     """Run one Redis command."""
-    encoded = _encoding(request, upstash=upstash_encoding, weir=weir_encoding)
-    try:
-        request.door = "commands"
-        steps = CommandSteps(request, encoded)
-        return Response(200, await executor.run(request, steps, await given.read(steps, encoded)))
-    except EngineError as refusal:
-        return _refused(refusal, encoded)
+    encoded = _encoding(upstash_encoding, weir_encoding)
+    request.door = "commands"
+    words, parsed = given
+    if isinstance(parsed, Adds):
+        # A plain XADD.
+        request.require(Action.WRITE, parsed.stream)
+        adds = XAdd(stream=parsed.stream, bodies=parsed.bodies)
+
+        def answer(added: Added) -> Response:
+            return Response(200, encoded.each_id(added.ids))
+
+        return Ask([adds], answer, joins=True, publishes=True, refused=partial(_refused, encoded=encoded))
+    queue = RequestQueue(request, encoded)
+    parsed = queue.admit(words, parsed)
+    if isinstance(parsed, EngineError):
+        return _refused(parsed, encoded)
+    queue.authorise(parsed)
+    parsed = queue.bound(parsed.bounded(request.gateway.settings.wait_ms_max))
+    return _OneCommand(request, queue, encoded, parsed).run()
 
 
 @router.post("/v1/commands/pipeline", Access.PER_COMMAND, model=list[CommandResult], refused=CommandResult)
-async def run_pipeline(
+def run_pipeline(
     request: RequestParameter,
     given: CommandsBody,
     upstash_encoding: UpstashEncoding = None,
     weir_encoding: WeirEncoding = None,
-) -> Response:
+) -> Coroutine[Any, Any, Response]:
     """Run Redis commands one after the other; one that fails does not stop the others."""
-    encoded = _encoding(request, upstash=upstash_encoding, weir=weir_encoding)
-    steps = CommandSteps(request, encoded)
-    requests = await given.read_each(steps, encoded)
+    encoded = _encoding(upstash_encoding, weir_encoding)
     request.door = "commands"
-    return await _several(executor.run_each(request, steps, requests))
+    return _several(RequestQueue(request, encoded).results(given))
 
 
 @router.post("/v1/commands/multi-exec", Access.PER_COMMAND, model=list[CommandResult], refused=CommandResult)
-async def run_transaction(
+def run_transaction(
     request: RequestParameter,
-    given: CommandsBody,
+    given: TransactionBody,
     upstash_encoding: UpstashEncoding = None,
     weir_encoding: WeirEncoding = None,
-) -> Response:
+) -> Response | Coroutine[Any, Any, Response]:
     """Run Redis commands as one turn: nothing between them, one reading of the clock, one frame in the
     log.
     """
-    encoded = _encoding(request, upstash=upstash_encoding, weir=weir_encoding)
+    encoded = _encoding(upstash_encoding, weir_encoding)
+    request.door = "commands"
+    if isinstance(given, EngineError):
+        return _refused(given, encoded)
+    return _as_one(RequestQueue(request, encoded), given, encoded)
+
+
+async def _as_one(queue: RequestQueue, given: ParsedCommands, encoded: Encoding) -> Response:
     try:
-        steps = CommandSteps(request, encoded)
-        requests = await given.read_together(steps, encoded)
-        request.door = "commands"
-        return await _several(_at_once(await executor.run_together(request, steps, requests)))
+        return await _several(_at_once(await queue.together(given)))
     except EngineError as refusal:
         return _refused(refusal, encoded)

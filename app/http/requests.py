@@ -196,12 +196,7 @@ class Request(Work):
         """Undo what was delivered in answer to it: its client has left. The last delivery first."""
         delivered, self.delivered = self.delivered, []
         for command, reply in reversed(delivered):
-            self._take_back(command, reply)
-
-    def _take_back(self, command: XReadGroup, reply: Reply) -> None:
-        # The one that has delivered it: a gateway that stops gives no other.
-        assert self._tenant is not None, "it has delivered something"
-        self._tenant.take_back(command, reply)
+            self.undo_read(command, reply)
 
     def note_action(self, action: str, operation: str, **facts: object) -> None:
         """Have the audit log say what is about to be done. Facts name things, and never hold contents."""
@@ -622,11 +617,8 @@ class Request(Work):
         return reply
 
     async def take_turn(self) -> None:
-        """Before long work, or a piece of it: let others go first, those of other callers above all.
-
-        Raises ClientLeftError.
-        """
-        await self.gateway.limits.turns.wait(self.caller)
+        """The same. Raises ClientLeftError."""
+        await super().take_turn()
         gone = self.scope.get("extensions", {}).get(GONE_EXTENSION)
         if gone is not None and gone():
             raise ClientLeftError
@@ -671,7 +663,7 @@ class Request(Work):
             self.reserve(text_bytes(reply))
         except EngineError:
             if isinstance(command, XReadGroup):
-                self._take_back(command, reply)
+                self.undo_read(command, reply)
             raise
 
     def reserve(self, size: int) -> None:

@@ -43,7 +43,7 @@ def written(resp: Resp, *, base64: bool) -> bytes:
     return _encode(to_json(resp, base64=base64))
 
 
-def is_laborious(replies: Iterable[Reply | EngineError]) -> bool:
+def is_laborious(replies: Iterable[Reply | EngineError | None]) -> bool:
     """Whether writing these replies takes milliseconds: many entries, rows, or names to match."""
     size = 0
     for reply in replies:

@@ -13,7 +13,7 @@ import pytest
 
 from app.auth import Principal
 from app.auth.rate_limiter import Meter
-from app.doors.resp.accounting import Account
+from app.doors.resp.session import RespSession
 from app.gateway import Gateway
 from app.http.middleware.request_id import RequestIds
 from app.live.budgets import Pool
@@ -205,7 +205,7 @@ CONCERNS: Final = (
     Concern(
         refusals_are_counted, (Counters.refuse,), _joining("it has one refusal, of each stream's concern")
     ),
-    Concern(answers_are_counted_and_logged, (RequestIds.note, Account.note_end)),
+    Concern(answers_are_counted_and_logged, (RequestIds.note, RespSession.note_end)),
     Concern(deliveries_are_counted, (Counters.deliver,), _joining("nothing is delivered")),
     Concern(faults_are_counted, (Counters.refuse,)),
     Concern(

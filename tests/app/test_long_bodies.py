@@ -21,11 +21,9 @@ from app.errors import RefusalError
 from app.gateway import Gateway
 from app.http import media, strict_json
 from app.http.entries import entry_bodies, json_bodies, line_bodies, stream_bodies
-from app.redis import bodies, executor
+from app.redis import bodies
 from app.redis.bodies import Encoding
-from app.redis.steps import CommandSteps
 from app.settings import Settings
-from app.work import Work
 from engine import SystemClock
 from tests.turns import TURN_S_MAX, assert_within
 
@@ -77,9 +75,9 @@ def read_many(body: bytes) -> object:
 
 
 def read_commands(body: bytes) -> object:
-    steps = CommandSteps(Work(GATEWAY, "commands"), Encoding())
-    rows = bodies.many(body, Encoding(), GATEWAY.settings.pipeline_commands_max, steps.limits)
-    return executor.parse_each(steps, rows)
+    limits = GATEWAY.limits.commands
+    rows = bodies.many(body, Encoding(), GATEWAY.settings.pipeline_commands_max, limits)
+    return bodies.parse_each(rows, limits)
 
 
 def entries_of(row: bytes, count: int) -> bytes:

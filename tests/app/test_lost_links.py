@@ -210,7 +210,7 @@ class House:
     async def until_gone(self) -> None:
         """Wait until the gateway has seen that the link is lost."""
         http, resp = self.bench._http.service, self.bench.resp.port  # noqa: SLF001 - who is connected
-        assert await self.bench.come(lambda: not http.connections and not resp.connections)
+        assert await self.bench.come(lambda: not http.connections and not resp.sessions)
         await asyncio.sleep(0.01)
 
     async def lose(self, link: LongPoll, moment: str) -> None:

@@ -21,8 +21,7 @@ from redis.retry import Retry
 
 from app.errors import CODES, RefusalError
 from app.redis import wire
-from app.redis.runs import sent_together
-from app.redis.steps import in_words_of_redis
+from app.redis.queue import in_words_of_redis, sent_together
 from engine import EngineError, entries, errors
 from engine.cluster.refusals import KNOWN, in_part, refusal_of, unavailable
 from engine.cluster.replication import BackendDurability, not_replicated
@@ -64,10 +63,10 @@ REPEATED: Final[Mapping[str, Sequence[str]]] = {
 BEGINNINGS: Final = sorted({one for some in REPEATED.values() for one in some})
 # Sentences of the tree that begin so, and why nothing was done then.
 SAID: Final[Mapping[tuple[str, str], str]] = {
-    ("app/redis/steps.py", "LOADING"): "the gateway has no engine yet",
+    ("app/redis/queue.py", "LOADING"): "the gateway has no engine yet",
     ("app/archived/client.py", "BUSY"): "a read of history",
     ("app/archived/client.py", "TRYAGAIN"): "a read of history",
-    ("app/doors/resp/client.py", "NOAUTH"): "before AUTH nothing is run",
+    ("app/doors/resp/session.py", "NOAUTH"): "before AUTH nothing is run",
     ("app/doors/resp/connection.py", "NOAUTH"): "before AUTH nothing is run",
     ("app/doors/resp/commands/session_commands.py", "NOAUTH"): "HELLO itself",
     ("app/doors/resp/commands/session_commands.py", "WRONGPASS"): "AUTH itself",

@@ -11,7 +11,7 @@ import pytest
 from app.http.responses import GONE_EXTENSION
 from app.live.turns import CallerTurns, CycleBudget
 from app.main import App, create_app
-from app.redis.runs import RUN_COMMANDS_MAX
+from app.redis.queue import RUN_COMMANDS_MAX
 from app.settings import Settings
 from engine import Engine
 from tests.app.conftest import calling

@@ -57,17 +57,17 @@ _DOORS: Final = {
     ),
     # ---- Redis's port
     "WATCH of a stream that is watched already forgets its version": _bug(
-        f"{_RESP}/running.py",
-        "for stream in dict.fromkeys(streams) if stream not in client.watched.streams]",
+        f"{_RESP}/session.py",
+        "for stream in dict.fromkeys(streams) if stream not in self.watched]",
         "for stream in dict.fromkeys(streams)]",
     ),
     "a client that logs in anew adds with the rights of before": _bug(
-        f"{_RESP}/client.py", " or self.principal is not self._added_by:", ":"
+        f"{_RESP}/session.py", " or self.known is not self._added_by:", ":"
     ),
     "CLIENT LIST with IDs shows the clients of others": _bug(
         f"{_RESP}/commands/client_commands.py",
-        "chosen = [other for other in chosen if other.client.id in wanted]",
-        "chosen = [other for other in link.others.values() if other.client.id in wanted]",
+        "chosen = [other for other in chosen if other.id in wanted]",
+        "chosen = [other for other in session.others.values() if other.id in wanted]",
     ),
     # ---- WebSocket
     "a consumer goes on under a token for another consumer": _bug(
@@ -123,7 +123,7 @@ _REST: Final = {
     "entries stay delivered to a read that finds no memory": _bug(
         "app/http/requests.py",
         "            if isinstance(command, XReadGroup):\n"
-        "                self._take_back(command, reply)\n"
+        "                self.undo_read(command, reply)\n"
         "            raise\n",
         "            raise\n",
     ),
@@ -188,15 +188,15 @@ _LIVE: Final = {
 
 _REDIS: Final = {
     "a client repeats what may have been done": _bug(
-        "app/redis/runs.py",
+        "app/redis/queue.py",
         'and (not isinstance(reply, EngineError) or reply.members.get("outcome") == "unknown")',
         "and not isinstance(reply, EngineError)",
     ),
     "the second of two consumers in a pipeline not looked at": _bug(
-        "app/redis/executor.py", "parsed.streams, group, consumer\n", "parsed.streams, group\n"
+        "app/redis/bodies.py", "parsed.streams, group, consumer\n", "parsed.streams, group\n"
     ),
     "a transaction on disk only where all its commands ask for it": _bug(
-        "app/redis/transactions.py", "synced = any(isinstance(", "synced = all(isinstance("
+        "app/redis/queue.py", "synced = any(isinstance(", "synced = all(isinstance("
     ),
     "the place of a wrong ID tells of streams that may not be read": _bug(
         "app/redis/parsers/parse_reads.py",
@@ -210,9 +210,9 @@ _REDIS: Final = {
         "tests/app/test_redis_commands.py",
     ),
     "each command of a pipeline waits as long as all of them may": _bug(
-        "app/redis/executor.py",
-        "left_ms = max(1, int((self._ends_s - self._monotonic()) * 1000))",
-        "left_ms = self._request.gateway.settings.wait_ms_max",
+        "app/redis/bodies.py",
+        "left_ms = max(1, int((ends_s - monotonic()) * 1000))",
+        "left_ms = settings.wait_ms_max",
     ),
     "RENAME onto a stream that the caller may not write": _bug(
         "app/redis/rights.py",
@@ -220,7 +220,7 @@ _REDIS: Final = {
         "(parsed.target_actions, [command.stream])",
     ),
     "what the commands of a pipeline deliver is not counted": _bug(
-        "app/redis/steps.py",
+        "app/redis/queue.py",
         "                self.work.note_reply(parsed.command, reply)\n",
         "                pass\n",
     ),

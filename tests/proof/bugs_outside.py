@@ -10,7 +10,7 @@ from typing import Final
 from tests.proof.planting import Edit
 
 _QUERY, _LIMITER = "app/http/query.py", "app/auth/rate_limiter.py"
-_SUBSCRIPTIONS, _TRANSACTION = "app/doors/resp/subscriptions.py", "app/doors/resp/transaction.py"
+_SUBSCRIPTIONS, _TRANSACTION = "app/doors/resp/subscriptions.py", "app/doors/resp/session.py"
 _FRAMES, _REPLIES = "app/doors/websocket/frame_reader.py", "engine/cluster/replies.py"
 _IDS, _RANGES = "spark/pyspark_weir/ids.py", "spark/pyspark_weir/table/ranges.py"
 _FILTERS, _PARQUET = "spark/pyspark_weir/filters.py", "spark/pyspark_weir/table/parquet.py"
@@ -86,7 +86,7 @@ OUTSIDE: Final[dict[str, tuple[Edit, str]]] = {
     ),
     "EXEC runs though a watched stream has changed": (
         Edit(
-            "app/redis/transactions.py",
+            "app/redis/queue.py",
             "if guard and found[0] is not True:",
             "if guard and found[0] is None:",
         ),

@@ -3,39 +3,26 @@
 Knows: that replies leave in the order of their commands, what stops the reading of a socket, when it ends.
 Must never know: the meaning of a command, which form the bytes have.
 
-    data_received ─► reader: words ─► CommandQueue: one piece of work at a time ─► replies, one write
+    data_received ─► codec: words ─► session ─► queue: one piece of work at a time ─► codec ─► one write
 
 While work is under way, bytes are kept unread, up to a limit; then the socket is not read either. A client
 that does not take its replies is not served until it does.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable
 from typing import Final
 
 from app import logs
-from app.auth import AccessPolicy, Principal
-from app.doors.client import Client, ClientAccess
-from app.doors.resp import server_info
-from app.doors.resp.accounting import Account
-from app.doors.resp.client import RespClient
-from app.doors.resp.command_queue import CommandQueue
-from app.doors.resp.link import Link
+from app.doors.client import Client
+from app.doors.resp.codec import UNAUTHENTICATED
+from app.doors.resp.commands.session_commands import SESSION_COMMANDS
 from app.doors.resp.port import Port
-from app.doors.resp.requests import UNAUTHENTICATED, RequestReader
-from app.doors.resp.running import Runner
-from app.doors.resp.subscriptions import EventSubscriber, Subscriptions
-from app.doors.resp.transaction import Transaction
+from app.doors.resp.session import REFUSALS_MAX, RespSession
 from app.errors import RefusalError
 from app.live.budgets import FREE_BYTES
-from app.live.fair_queue import ConnectionTurn
-from app.live.sessions import AccessEnd
 from app.live.turns import slice_of
-from app.live.waiting import Wait
-from app.metrics.slow_turns import SlowTurns
 from app.redis import wire
-from app.redis.steps import in_words_of_redis
 from engine import EngineError, errors
 
 # Bytes that arrive while a command is under way; beyond, the socket is not read.
@@ -44,9 +31,6 @@ _WAITING_BYTES_MAX: Final = 256 << 10
 _READ_BYTES_MAX: Final = 32 << 10
 # Clients send a pipeline before they read: as much may wait for one, where memory is not short.
 _OUTPUT_BYTES_MAX: Final = 1 << 20
-
-# Refusals of a client that is not known: more than one needs that finds out what is spoken here.
-_REFUSALS_MAX: Final = 16
 # Commands after which other connections have their turn: less than a millisecond, if they are small.
 _COMMANDS_AT_ONCE_MAX: Final = 100
 _FAULT: Final = wire.error("ERR something went wrong in the gateway")
@@ -59,12 +43,11 @@ _MESSAGES_BYTES_MAX: Final = 32 << 20
 class RespConnection(Client):
     """One client's socket."""
 
-    def __init__(self, port: Port) -> None:
+    def __init__(self, port: Port[RespSession]) -> None:
         super().__init__(port.stall_s_max)
         self._port = port
         self.budgets = port.gateway.limits.budgets
         self._monotonic = port.gateway.clock.monotonic
-        self._reader = RequestReader()
         self._out: list[bytes] = []
         self._out_bytes = 0
         # Whether `go_on` is on the stack.
@@ -79,57 +62,45 @@ class RespConnection(Client):
         super().connection_made(transport)
         self._limit_output(_OUTPUT_BYTES_MAX)
         port = self._port
-        self.client: RespClient = port.enter(self, transport)
-        self._turn = ConnectionTurn(port.gateway.limits.requests, self.client.caller, self.go_on)
-        self._access = ClientAccess(port.gateway, self._lose_access, turn=self._turn)
-        self.account = Account(port.gateway, self.client, port.log, self)
-        self.runner = Runner(self.client, self.account)
-        self.subscriber = EventSubscriber(self._deliver, self.client.may_see)
-        self.client.subscriptions = self.subscriber.__len__
-        self._work = CommandQueue(port, self, self._reader.commands)
+        address, local = (_address(transport.get_extra_info(name)) for name in ("peername", "sockname"))
+        self.session = RespSession(port, self, SESSION_COMMANDS, (address, local), self.go_on)
+        self._codec, self._queue, self._turn = self.session.codec, self.session.queue, self.session.turn
         refusal = port.refusal_of_connection()
         if refusal is not None:
-            self.end(self.account.refuse(refusal))
+            self.end(self.session.refuse(refusal))
         else:
-            self._count_for_caller()
-        self._await_token()
+            self.session.count_for_caller()
+        self.await_token()
 
-    def _count_for_caller(self) -> None:
-        """Count as the caller's connection, or end if that one has too many."""
-        try:
-            self._access.count_for(self.client.caller)
-        except RefusalError as refusal:
-            self.end(self.account.refuse(in_words_of_redis(refusal)))
-
-    def _await_token(self) -> None:
+    def await_token(self) -> None:
         """Close soon unless the client is known by then."""
-        if self.client.principal is None and not self.has_deadline:
+        if self.session.known is None and not self.has_deadline:
             self.begin_deadline(self._port.auth_s_max, self._end_unknown)
 
     def _end_unknown(self) -> None:
         if self._turn.is_waiting:
             # Its token may be among the bytes that wait for their turn.
-            self._await_token()
+            self.await_token()
         else:
             sentence = f"NOAUTH no token came within {self._port.auth_s_max:g} s"
-            self.end(self.account.refuse(EngineError("unauthenticated", sentence)))
+            self.end(self.session.refuse(EngineError("unauthenticated", sentence)))
 
     def _time_command(self) -> None:
         """Limit the time of a command that has begun to arrive: it uses memory until it is whole."""
-        if self.client.principal is None or self._ended:
+        if self.session.known is None or self._ended:
             return
-        if not self._reader.waiting_bytes:
+        if not self._codec.waiting_bytes:
             if self._deadline is not None:
                 self.end_deadline()
         elif self._deadline is None:
-            last_used_s = self.client.last_used_s
+            last_used_s = self.session.last_used_s
             self.begin_deadline(self._port.request_s_max, lambda: self._end_late_command(last_used_s))
 
     def _end_late_command(self, last_used_s: float) -> None:
-        is_late = self.client.last_used_s == last_used_s and self._is_free() and not self._has_input()
-        if is_late and self._reader.waiting_bytes:
+        is_late = self.session.last_used_s == last_used_s and self._is_free() and not self._has_input()
+        if is_late and self._codec.waiting_bytes:
             sentence = f"ERR a command arrives within {self._port.request_s_max:g} s"
-            self.end(self.account.refuse(EngineError("request_timeout", sentence)))
+            self.end(self.session.refuse(EngineError("request_timeout", sentence)))
         else:
             # Another command than the one that was timed, or the gateway has not read on.
             self._time_command()
@@ -141,17 +112,17 @@ class RespConnection(Client):
                 return
             self.backlog += data
             self.received_bytes += len(data)
-            is_behind = self._work.is_busy or self.has_unsent or self._turn.is_waiting
+            is_behind = self._queue.is_busy or self.has_unsent or self._turn.is_waiting
             if is_behind and len(self.backlog) > _WAITING_BYTES_MAX:
                 self.set_reading(wanted=False)
             self.go_on()
         except Exception as error:  # noqa: BLE001 - the transport would cut the connection, and say nothing
-            self.fail(error)
+            self._fail(error)
 
     def eof_received(self) -> bool:
         """The client sends nothing more. What it has sent is answered first, unless that would wait."""
         self._at_end = True
-        if self.blocked is not None:
+        if self._queue.blocked is not None:
             self._cut()
         self.end_if_idle()
         # TLS has no half-closed connections.
@@ -161,13 +132,8 @@ class RespConnection(Client):
         """The connection is gone."""
         self._ended = True
         super().connection_lost(exc)
-        self._access.leave()
-        self._work.abandon()
-        self._reader.commands.clear()
         self.backlog.clear()
-        self.client.end_transaction()
-        self.subscriptions.leave(self.subscriber)
-        self._port.leave(self.client)
+        self.session.leave()
 
     def stalled(self) -> None:
         """It does not take its replies."""
@@ -178,22 +144,12 @@ class RespConnection(Client):
         super().resume_writing()
         self.go_on()
 
-    # --- what commands about connections ask
+    # --- for its session
 
     @property
     def caller(self) -> str:
         """For whom its bytes are counted."""
-        return self.client.caller
-
-    @property
-    def policy(self) -> AccessPolicy:
-        """Whom the gateway lets in."""
-        return self._port.gateway.access.policy
-
-    @property
-    def others(self) -> dict[int, Link]:
-        """All connections by the numbers of their clients, this one too."""
-        return self._port.connections
+        return self.session.caller
 
     @property
     def descriptor(self) -> int:
@@ -204,89 +160,17 @@ class RespConnection(Client):
     @property
     def input_bytes(self) -> int:
         """Bytes that were received and not run."""
-        return len(self.backlog) + self._reader.waiting_bytes
+        return len(self.backlog) + self._codec.waiting_bytes
 
-    @property
-    def output_bytes(self) -> int:
-        """Bytes that the client has not taken."""
-        return self.unsent_bytes
-
-    @property
-    def slow_turns(self) -> SlowTurns:
-        """The turns that took long."""
-        return self._port.gateway.reports.slow_turns
-
-    @property
-    def subscriptions(self) -> Subscriptions:
-        """The subscriptions of all clients of its tenant."""
-        return self._port.subscriptions(self.client.prefix)
-
-    @property
-    def blocked(self) -> Wait | None:
-        """The read that it waits for."""
-        return self._work.blocked
-
-    def info(self, sections: Sequence[bytes]) -> bytes:
-        """The text of INFO."""
-        return server_info.text_of(self._port, sections, is_narrow=not self.client.may_see_everything)
-
-    def new_transaction(self) -> Transaction:
-        """An empty one, within the gateway's limits."""
-        settings = self._port.gateway.settings
-        return Transaction(settings.transaction_commands_max, settings.body_bytes_max)
-
-    def _deliver(self, pattern: bytes | None, channel: bytes, message: bytes) -> None:
-        """Send a message; a client that does not take them is closed."""
+    def deliver(self, written: bytes) -> None:
+        """Let a message leave; a client that does not take them is closed."""
         if self._ended:
             return
-        parts = (
-            (b"message", channel, message) if pattern is None else (b"pmessage", pattern, channel, message)
-        )
-        self.transport.write(wire.push(self.client.protocol, parts))
+        self.transport.write(written)
         if self.has_unsent:
             self.settle_output()
         if self.unsent_bytes > _MESSAGES_BYTES_MAX:
             self.abort(f"it left more than {_MESSAGES_BYTES_MAX} bytes of messages")
-
-    def counting_failures(self) -> AbstractContextManager[None]:
-        """Count wrong credentials against the client's address. Raises `rate_limited`."""
-        limiter = self._port.gateway.limits.rates
-        return nullcontext() if limiter is None else limiter.counting_failures(self.client.host)
-
-    def now_s(self) -> float:
-        """The monotonic clock."""
-        return self._monotonic()
-
-    def log_in(self, principal: Principal) -> None:
-        """Go on as this caller, until the token ends. What was begun as a caller of another tenant ends."""
-        if self._ended:
-            # While the token was looked at.
-            return
-        if principal.prefix != self.client.prefix:
-            self.subscriptions.leave(self.subscriber)
-            self.client.end_transaction()
-        self.client.principal, self.client.refusals = principal, 0
-        self.end_deadline()
-        self._count_for_caller()
-        self._access.follow(principal)
-
-    def log_out(self) -> None:
-        """Forget everything that the client has said and begun."""
-        if self.client.principal is not None:
-            self.end_deadline()
-        self._access.forget()
-        self.subscriptions.leave(self.subscriber)
-        self.client.forget()
-        self.client.principal = self.policy.recognise({})
-        self._count_for_caller()
-        self._await_token()
-
-    def _lose_access(self, end: AccessEnd) -> None:
-        self.abort(end.refusal.detail.partition(":")[0])
-
-    def note_unsent(self, unsent: Callable[[], None]) -> None:
-        """Call this if the client has left when the work under way is done."""
-        self._work.note_unsent(unsent)
 
     def end(self, written: bytes = b"") -> None:
         """Send this after all earlier answers, then close."""
@@ -294,21 +178,21 @@ class RespConnection(Client):
             self._out.append(written)
             self._flush()
             self._ended = True
-            self._work.abandon()
+            self._queue.abandon()
             self.transport.close()
 
     def abort(self, reason: str) -> None:
         """Close at once, and log why: the client cannot tell this from a disconnect that it caused."""
         if not self._ended:
-            client = self.client
+            session = self.session
             logs.get().info(
-                "a Redis client was disconnected", reason=reason, client=client.id, address=client.address
+                "a Redis client was disconnected", reason=reason, client=session.id, address=session.address
             )
         self._cut()
 
     def end_browser(self) -> None:
         """Close at once, and log it once a minute: it needs no token to connect again and again."""
-        now_s = self.now_s()
+        now_s = self._monotonic()
         if now_s < self._port.browsers_quiet_until_s:
             self._cut()
         else:
@@ -318,12 +202,12 @@ class RespConnection(Client):
     def _cut(self) -> None:
         self._ended = True
         # Now: what another client publishes next is not for this one any more.
-        self._work.abandon()
+        self._queue.abandon()
         self.transport.abort()
 
     def end_if_idle(self) -> None:
         """Close if no work is under way and no more of it will come."""
-        is_idle = not (self._work.is_busy or self._turn.is_waiting)
+        is_idle = not (self._queue.is_busy or self._turn.is_waiting)
         if is_idle and not self._ended and (self._at_end or self._port.draining):
             self.end()
 
@@ -343,57 +227,57 @@ class RespConnection(Client):
                 and self._turn.may_go_on()
                 and self._has_command(has_time)
             ):
-                self._work.begin()
+                self.session.begin()
                 many = self._port.commands_run - before >= _COMMANDS_AT_ONCE_MAX or not has_time()
                 if many and self._is_free() and self._has_input():
                     # Others have their turn.
-                    self._work.pause()
+                    self._queue.pause()
         except Exception as error:  # noqa: BLE001 - the client would take it for a disconnect that it caused
-            self.fail(error)
+            self._fail(error)
         finally:
             self._going = False
-        if self.input is not None and self._reader.announced_bytes <= FREE_BYTES:
+        if self.input is not None and self._codec.announced_bytes <= FREE_BYTES:
             self.hold_commands()
-        if self.client.refusals >= _REFUSALS_MAX:
+        if self.session.refusals >= REFUSALS_MAX:
             sentence = (
-                f"NOAUTH {_REFUSALS_MAX} commands came without a token: connect again, and send AUTH first"
+                f"NOAUTH {REFUSALS_MAX} commands came without a token: connect again, and send AUTH first"
             )
-            self.end(self.account.refuse(EngineError("unauthenticated", sentence)))
+            self.end(self.session.refuse(EngineError("unauthenticated", sentence)))
         self._time_command()
         self._flush()
         self.end_if_idle()
 
     def _is_free(self) -> bool:
-        is_stranger = self.client.refusals >= _REFUSALS_MAX
-        return not (self._work.is_busy or self.has_unsent or self._ended or is_stranger)
+        is_stranger = self.session.refusals >= REFUSALS_MAX
+        return not (self._queue.is_busy or self.has_unsent or self._ended or is_stranger)
 
     def _has_input(self) -> bool:
-        reader = self._reader
-        return bool(reader.commands or self.backlog or reader.may_read_on or reader.error)
+        codec = self._codec
+        return bool(codec.commands or self.backlog or codec.may_read_on or codec.error)
 
     def _has_command(self, has_time: Callable[[], bool]) -> bool:
         """Whether a whole command is there; reads what has arrived, while there is time."""
-        reader = self._reader
-        is_known = self.client.principal is not None
+        codec = self._codec
+        is_known = self.session.known is not None
         limits = self._port.request_limits if is_known else UNAUTHENTICATED
-        while not reader.commands and reader.error is None and (self.backlog or reader.may_read_on):
+        while not codec.commands and codec.error is None and (self.backlog or codec.may_read_on):
             if not has_time():
-                self._work.pause()
+                self._queue.pause()
                 return False
-            self._work.is_mixed = False
-            reader.feed(self._take_waiting(), limits, has_time)
-        if reader.announced_bytes > FREE_BYTES:
+            self.session.is_mixed = False
+            codec.feed(self._take_waiting(), limits, has_time)
+        if codec.announced_bytes > FREE_BYTES:
             try:
                 self.hold_commands()
             except EngineError as refusal:
                 # The rest is never read.
-                self.end(self.account.refuse(refusal))
+                self.end(self.session.refuse(refusal))
                 return False
-        if reader.commands:
+        if codec.commands:
             return True
-        if self._reader.error is not None:
-            sentence = f"ERR Protocol error: {self._reader.error}"
-            self.end(self.account.refuse(EngineError("malformed_request", sentence)))
+        if self._codec.error is not None:
+            sentence = f"ERR Protocol error: {self._codec.error}"
+            self.end(self.session.refuse(EngineError("malformed_request", sentence)))
         return False
 
     def _take_waiting(self) -> bytes:
@@ -412,12 +296,12 @@ class RespConnection(Client):
         """Hold what a command that arrives and those that are queued take, if that is more than each
         connection may have. Raises EngineError `overloaded`.
         """
-        queued, announced = self.client.transaction, self._reader.announced_bytes
+        queued, announced = self.session.transaction, self._codec.announced_bytes
         size = announced + (0 if queued is None else queued.queued_bytes) + more
         if size > FREE_BYTES:
             # While a command arrives, it is its sender's turn.
             self.hold_input(size, is_clients_turn=announced > FREE_BYTES)
-        elif not (self._work.is_busy or self._reader.commands):
+        elif not (self._queue.is_busy or self._codec.commands):
             self.release_input()
 
     # --- replies
@@ -433,13 +317,13 @@ class RespConnection(Client):
         """Let this leave: at the latest before more than each connection may have waits for it."""
         self._out.append(written)
         self._out_bytes += len(written)
-        self.account.charge(len(written))
+        self.session.charge(len(written))
         if self.output is not None or self._out_bytes > FREE_BYTES:
             self._flush()
 
     def settle_output(self) -> None:
         """Hold what the client has not taken, unless a reply is held that is being made."""
-        if not self._work.is_busy:
+        if not self._queue.is_busy:
             super().settle_output()
             if self.output is not None:
                 # Others may need the memory.
@@ -451,13 +335,33 @@ class RespConnection(Client):
             self._output_bytes_max = size
             self.transport.set_write_buffer_limits(high=size)
 
-    def fail(self, error: BaseException) -> None:
+    def refuse(self, error: BaseException, name: str = "") -> bytes | None:
+        """What work is answered that has failed as a whole; None where the connection ends with it."""
+        if isinstance(error, EngineError | RefusalError):
+            return self.session.refuse_command(error, name)
+        self._fail(error)
+        return None
+
+    def _fail(self, error: BaseException) -> None:
         """End with an error: which commands of a run have changed something is not known."""
         self._port.gateway.reports.faults.note("resp", error)
-        self.account.refuse(errors.internal())
+        self.session.refuse(errors.internal())
         self.end(_FAULT)
+
+    @property
+    def joins(self) -> bool:
+        """Whether clients may ask together: there are several, and the streams are here."""
+        return len(self._port.sessions) > 1 and self._port.is_embedded
 
     @property
     def is_gone(self) -> bool:
         """Whether nothing more reaches the client."""
         return self._ended or self.transport.is_closing()
+
+
+def _address(name: object) -> str:
+    """As CLIENT LIST shows it; a Unix socket has a path."""
+    if isinstance(name, tuple):
+        host, port = name[:2]
+        return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"
+    return f"{name.decode(errors='replace') if isinstance(name, bytes) else name or ''}:0"

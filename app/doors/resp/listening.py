@@ -15,6 +15,7 @@ from typing import Final, Self
 
 from app.doors.resp.connection import RespConnection
 from app.doors.resp.port import Port
+from app.doors.resp.session import RespSession
 from app.gateway import Gateway
 from app.settings import Settings
 
@@ -37,7 +38,7 @@ class RespServer:
     def __init__(self, gateway: Gateway, context: ssl.SSLContext | None = None) -> None:
         # TCP speaks TLS with a context; a Unix socket needs none.
         self._tls = context
-        self.port = Port(gateway)
+        self.port: Port[RespSession] = Port(gateway)
         self._settings = gateway.settings
         self._servers: list[asyncio.Server] = []
 
@@ -73,8 +74,8 @@ class RespServer:
         self.port.drain()
         with suppress(TimeoutError):
             await asyncio.wait_for(self.port.empty.wait(), self._settings.drain_s_max)
-        for connection in list(self.port.connections.values()):
-            connection.abort("the gateway stops, and its work takes longer than drain_s_max")
+        for session in list(self.port.sessions.values()):
+            session.abort("the gateway stops, and its work takes longer than drain_s_max")
         self.port.log.lines.flush()
         if self._settings.resp_path is not None and self._servers:
             await asyncio.to_thread(_remove_stale, self._settings.resp_path)

@@ -7,13 +7,10 @@ Must never know: what a connection does with its bytes.
 import asyncio
 from collections.abc import Sequence
 from math import inf
-from typing import Final
+from typing import Final, Generic, Protocol, TypeVar
 
 from app import logs
-from app.doors.resp.accounting import PortLog
-from app.doors.resp.client import RespClient
-from app.doors.resp.link import Link
-from app.doors.resp.requests import RequestLimits
+from app.doors.resp.codec import RequestLimits
 from app.doors.resp.subscriptions import Subscriptions
 from app.gateway import Gateway
 from app.live.stalls import STALL_S_MAX
@@ -24,8 +21,27 @@ from engine import EngineError
 AUTH_S_MAX: Final = 10.0
 
 
-class Port:
-    """All connections of Redis clients."""
+class Ending(Protocol):
+    """What of a session ends with the gateway."""
+
+    def end_if_idle(self) -> None:
+        """Close if no work is under way."""
+
+
+S = TypeVar("S", bound=Ending)
+
+
+class PortLog:
+    """What all clients have in common: lines of requests, and errors by their first words."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        settings = gateway.settings
+        self.lines = logs.RequestLog(settings.log_requests, settings.log_level, settings.log_format)
+        self.errors: dict[str, int] = {}
+
+
+class Port(Generic[S]):
+    """All sessions of Redis clients, by their numbers."""
 
     def __init__(self, gateway: Gateway) -> None:
         settings = gateway.settings
@@ -35,7 +51,7 @@ class Port:
         self.auth_s_max = AUTH_S_MAX
         self.request_s_max = settings.request_s_max
         self.stall_s_max = min(STALL_S_MAX, settings.stall_s_max)
-        self.connections: dict[int, Link] = {}
+        self.sessions: dict[int, S] = {}
         self.draining = False
         # Set while no client is connected.
         self.empty = asyncio.Event()
@@ -57,11 +73,6 @@ class Port:
         if subscriptions is None:
             subscriptions = self._subscriptions[prefix] = Subscriptions(self._follow_events)
         return subscriptions
-
-    @property
-    def joins(self) -> bool:
-        """Whether clients may ask together: there are several, and the streams are here."""
-        return len(self.connections) > 1 and self.is_embedded
 
     @property
     def channels(self) -> int:
@@ -88,52 +99,36 @@ class Port:
             own = [(event, names.strip(stream)) for event, stream in events if names.has(stream)]
             subscriptions.publish(own if prefix else events)
 
-    def now_s(self) -> float:
-        """The monotonic clock."""
-        return self.gateway.clock.monotonic()
-
     def refusal_of_connection(self) -> EngineError | None:
         """Why the connection that came last is refused."""
-        if len(self.connections) <= self.gateway.settings.sockets_max:
+        if len(self.sessions) <= self.gateway.settings.sockets_max:
             return None
         self.rejected += 1
         return EngineError("too_many_sockets", "ERR max number of clients reached")
 
-    def enter(self, connection: Link, transport: asyncio.BaseTransport) -> RespClient:
-        """Count a connection, and make its client."""
+    def enter(self, session: S) -> int:
+        """Count a session. Returns its number."""
         self._last_id += 1
         self.accepted += 1
-        address, local = (_address(transport.get_extra_info(name)) for name in ("peername", "sockname"))
-        client = RespClient(self._last_id, address, local, self.now_s())
-        # None where a token is needed.
-        client.principal = self.gateway.access.policy.recognise({})
-        self.connections[client.id] = connection
+        self.sessions[self._last_id] = session
         self.empty.clear()
-        self.gateway.reports.counters.connections["resp"] = len(self.connections)
-        return client
+        self.gateway.reports.counters.connections["resp"] = len(self.sessions)
+        return self._last_id
 
-    def leave(self, client: RespClient) -> None:
-        """The connection is gone."""
-        self.connections.pop(client.id, None)
-        self.gateway.reports.counters.connections["resp"] = len(self.connections)
-        if not self.connections:
+    def leave(self, number: int) -> None:
+        """The session is over."""
+        self.sessions.pop(number, None)
+        self.gateway.reports.counters.connections["resp"] = len(self.sessions)
+        if not self.sessions:
             self.empty.set()
 
     def drain(self) -> None:
         """Close each connection as soon as its work is done."""
-        if self.connections and not self.draining:
+        if self.sessions and not self.draining:
             logs.get().info(
                 "the gateway stops: Redis clients are disconnected behind their replies",
-                clients=len(self.connections),
+                clients=len(self.sessions),
             )
         self.draining = True
-        for connection in list(self.connections.values()):
-            connection.end_if_idle()
-
-
-def _address(name: object) -> str:
-    """As CLIENT LIST shows it; a Unix socket has a path."""
-    if isinstance(name, tuple):
-        host, port = name[:2]
-        return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"
-    return f"{name.decode(errors='replace') if isinstance(name, bytes) else name or ''}:0"
+        for session in list(self.sessions.values()):
+            session.end_if_idle()

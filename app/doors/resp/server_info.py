@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from app import VERSION
-from app.doors.resp.accounting import ROUTE
-from app.doors.resp.port import Port
+from app.doors.resp.port import Port as AnyPort
+from app.doors.resp.session import ROUTE, RespSession
 from app.gateway import Phase
 
 # The level of Redis whose stream commands are here.
@@ -28,6 +28,7 @@ _DONE: Final = 200
 _MIB: Final = 1 << 20
 
 Facts = dict[str, object]
+Port = AnyPort[RespSession]
 
 
 def text_of(port: Port, sections: Sequence[bytes], *, is_narrow: bool) -> bytes:
@@ -72,13 +73,13 @@ def _server(port: Port) -> Facts:
 
 
 def _clients(port: Port) -> Facts:
-    links = port.connections.values()
+    sessions = port.sessions.values()
     return {
-        "connected_clients": len(port.connections),
+        "connected_clients": len(port.sessions),
         "maxclients": port.gateway.settings.sockets_max,
-        "blocked_clients": sum(link.blocked is not None for link in links),
-        "pubsub_clients": sum(link.client.is_subscriber for link in links),
-        "watching_clients": sum(bool(link.client.watched.streams) for link in links),
+        "blocked_clients": sum(one.blocked is not None for one in sessions),
+        "pubsub_clients": sum(one.is_subscriber for one in sessions),
+        "watching_clients": sum(bool(one.watched) for one in sessions),
     }
 
 

@@ -50,7 +50,7 @@ from app.live.joiner import Joint
 from app.live.sessions import AccessEnd
 from app.live.shares import Share
 from app.metrics import tracing
-from app.redis import executor
+from app.redis.bodies import run_unblocked
 from app.tenants import Tenant
 from engine import Call, Done, EngineError, How, Replies
 from engine.commands import AddScheduled, XAdd
@@ -403,7 +403,7 @@ class Connection:
         found: bytes | RefusalError
         self.flow.begin_work()
         try:
-            found = await executor.run_unblocked(self.request, effect.command, _COMMAND_BYTES_MAX)
+            found = await run_unblocked(self.request, effect.command, _COMMAND_BYTES_MAX)
         except Exception as error:  # noqa: BLE001 - every exception has an answer, see `as_refusal`
             found = self.refusal(error)
         finally:

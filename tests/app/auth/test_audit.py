@@ -13,7 +13,7 @@ from app.errors import RefusalError
 from app.http.plan import HeadPlan
 from app.http.requests import Request
 from app.main import App, create_app
-from app.redis.executor import run_unblocked
+from app.redis.bodies import run_unblocked
 from app.settings import Settings
 from engine import Engine, EngineError, SystemClock
 from tests.app.auth.callers import ROOT, client

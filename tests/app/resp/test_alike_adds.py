@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from app.gateway import Gateway
 from app.limits import CommandLimits
-from app.redis.runs import Adds, CommandRun
+from app.redis.queue import Adds, CommandRun
 from app.settings import Settings
 from engine import Engine, SystemClock
 from tests.app.resp.conftest import TestedPort

@@ -35,7 +35,7 @@ async def connected(port: TestedPort, number: int) -> list[tuple[Wire, Any]]:
     for _ in range(number):
         wire = await port.connect()
         client: Any = await wire.call("CLIENT", "ID")
-        found.append((wire, port.server.port.connections[client]))
+        found.append((wire, port.server.port.sessions[client].connection))
     return found
 
 
@@ -236,5 +236,5 @@ async def test_a_client_that_waits_holds_nothing_of_its_last_entry(
         connection.data_received(packed("XADD", "s", "*", "a", text))
     for wire, connection in clients:
         assert (await wire.reply() == EXHAUSTED) == refused
-        for part in (connection, connection._work):  # noqa: SLF001
+        for part in (connection, connection.session.queue):
             assert not any(holds(one, text[:100].encode(), 2) for one in vars(part).values())

@@ -53,7 +53,7 @@ async def test_what_a_client_closes_has_no_line(port: TestedPort, lines: list[An
     await blocked(port, waiting)
     waiting.close()
     idle.close()
-    await until(lambda: not port.server.port.connections)
+    await until(lambda: not port.server.port.sessions)
     assert lines == []
 
 
@@ -180,8 +180,8 @@ async def test_a_client_that_vanishes_is_noticed(open_port: Any) -> None:
     port = await open_port(resp_listen=(f"127.0.0.1:{number}",))
     reader, writer = await asyncio.open_connection("127.0.0.1", number)
     assert await Wire(reader, writer).call("PING") == "PONG"
-    (connection,) = port.server.port.connections.values()
-    with socket.socket(fileno=os.dup(connection.descriptor)) as accepted:
+    (session,) = port.server.port.sessions.values()
+    with socket.socket(fileno=os.dup(session.connection.descriptor)) as accepted:
         assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
         assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == KEEPALIVE_S
     writer.close()

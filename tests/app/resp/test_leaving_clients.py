@@ -98,9 +98,9 @@ async def test_what_waits_for_the_disk_when_its_client_leaves_is_undone(name: st
         client.send(*words)
     group = engine._keyspace.keys["s"].groups["g"]  # noqa: SLF001 - every command would wait for the disk
     await until(lambda: bool(len(group.pending)))
-    *_, number = port.server.port.connections
+    *_, number = port.server.port.sessions
     assert await wire.call("CLIENT", "KILL", "ID", number) == 1
-    await until(lambda: len(port.server.port.connections) == 1)
+    await until(lambda: len(port.server.port.sessions) == 1)
     disk.gate.set()
     await until(lambda: not len(group.pending))
     found = await wire.call("XREADGROUP", "GROUP", "g", "next", "STREAMS", "s", ">")

@@ -16,7 +16,7 @@ GREEDY: Final = 3 * FEW
 
 
 def connections_of(port: TestedPort) -> list[Any]:
-    return [*port.server.port.connections.values()]
+    return [session.connection for session in port.server.port.sessions.values()]
 
 
 async def test_commands_of_one_caller_are_begun_in_turn(open_port: Callable[..., Any]) -> None:
@@ -24,7 +24,7 @@ async def test_commands_of_one_caller_are_begun_in_turn(open_port: Callable[...,
     port: TestedPort = await open_port(clock=HandClock(1_700_000_000_000))
     port.gateway.limits.requests.a_cycle_max = FEW
     wires = [await port.connect() for _ in range(GREEDY)]
-    await until(lambda: len(port.server.port.connections) == GREEDY)
+    await until(lambda: len(port.server.port.sessions) == GREEDY)
     for connection in connections_of(port):
         connection.data_received(b"PING\r\n" * 2)
     assert port.server.port.commands_run == 2 * FEW
@@ -35,7 +35,7 @@ async def test_commands_of_one_caller_are_begun_in_turn(open_port: Callable[...,
 async def test_a_client_that_sends_no_more_gets_its_answer_in_its_turn(port: TestedPort) -> None:
     port.gateway.limits.requests.a_cycle_max = FEW
     wires = [await port.connect() for _ in range(GREEDY)]
-    await until(lambda: len(port.server.port.connections) == GREEDY)
+    await until(lambda: len(port.server.port.sessions) == GREEDY)
     for connection in connections_of(port):
         connection.data_received(b"PING\r\n")
         connection.eof_received()
@@ -51,10 +51,10 @@ async def test_a_token_that_waits_for_its_turn_is_in_time(open_port: Callable[..
     clock.drive(loop)
     port: TestedPort = await open_port(TokenPolicy([made.token], lambda: 0.0), clock=clock)
     wire, silent = await port.connect(), await port.connect()
-    await until(lambda: len(port.server.port.connections) == 2)
+    await until(lambda: len(port.server.port.sessions) == 2)
     port.gateway.limits.requests.a_cycle_max = 0
     known, _ = connections_of(port)
-    flow = port.gateway.limits.requests.flow(known.client.caller)
+    flow = port.gateway.limits.requests.flow(known.caller)
     for _ in range(UNDER_WAY_MAX):
         flow.begin_work()
     wire.send("AUTH", made.text)

@@ -392,9 +392,9 @@ async def test_a_client_that_is_ended_while_its_token_is_looked_at_holds_nothing
     wire = await port.connect()
     wire.send("AUTH", made.text)
     await access.asked.wait()
-    (connection,) = port.server.port.connections.values()
-    connection.abort("a test")
-    await until(lambda: not port.server.port.connections)
+    (session,) = port.server.port.sessions.values()
+    session.abort("a test")
+    await until(lambda: not port.server.port.sessions)
     access.may_go_on.set()
     for _ in range(10):
         await asyncio.sleep(0)
@@ -431,10 +431,10 @@ async def test_a_client_that_takes_nothing_is_not_served_on_and_then_closed(open
     for _ in range(2_000):
         wire.send("XRANGE", "s", "-", "+")
     async with asyncio.timeout(5):
-        while port.server.port.connections:
+        while port.server.port.sessions:
             await asyncio.sleep(0.05)
-            for connection in port.server.port.connections.values():
-                assert connection.output_bytes < 64 << 20
+            for session in port.server.port.sessions.values():
+                assert session.connection.unsent_bytes < 64 << 20
 
 
 async def test_pipelines_of_alike_and_other_commands_are_answered_in_order(wire: Wire) -> None:

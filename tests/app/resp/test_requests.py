@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.doors.resp.requests import (
+from app.doors.resp.codec import (
     INLINE_BYTES_MAX,
     UNAUTHENTICATED,
     RequestLimits,
-    RequestReader,
+    RespCodec,
     Words,
     split_inline,
 )
@@ -24,7 +24,7 @@ def packed(words: Words) -> bytes:
 
 def read(*pieces: bytes, limits: RequestLimits = LIMITS) -> tuple[list[Words], str | None]:
     """The commands in these pieces, and the sentence of what is wrong behind them."""
-    reader, found = RequestReader(), list[Words]()
+    reader, found = RespCodec(), list[Words]()
     for piece in pieces:
         reader.feed(piece, limits)
         while reader.commands or reader.error is None:
@@ -146,7 +146,7 @@ def test_before_auth_a_command_is_small() -> None:
 
 def test_behind_auth_the_limits_are_the_usual_ones() -> None:
     """In the same read: a pipelining client does not wait for the reply to AUTH."""
-    reader, large = RequestReader(), [b"XADD", *[b"x"] * 50]
+    reader, large = RespCodec(), [b"XADD", *[b"x"] * 50]
     reader.feed(packed([b"AUTH", b"x"]) + packed(large) + packed([b"PING"]), UNAUTHENTICATED)
     assert list(reader.commands) == [[b"AUTH", b"x"]]
     reader.commands.clear()
@@ -172,7 +172,7 @@ def test_commands_without_words_are_skipped() -> None:
 )
 def test_inline_commands_are_split_as_redis_does(line: bytes, words: Words) -> None:
     """People and health checks write them."""
-    assert split_inline(line) == words
+    assert split_inline(line, LIMITS.words_max) == words
 
 
 def test_a_client_that_drips_costs_as_much_as_any_other() -> None:

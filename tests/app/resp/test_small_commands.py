@@ -33,7 +33,7 @@ async def test_pubsub_says_who_follows_what(port: TestedPort, wire: Wire) -> Non
     assert str(await wire.call("PUBSUB", "X")).startswith("-ERR unknown subcommand 'X'")
     for client in (one, two):
         client.close()
-    await until(lambda: len(port.server.port.connections) == 1)
+    await until(lambda: len(port.server.port.sessions) == 1)
     assert await wire.call("PUBSUB", "CHANNELS") == []
     assert await wire.call("PUBSUB", "NUMPAT") == 0
 

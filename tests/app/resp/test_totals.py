@@ -25,7 +25,7 @@ async def test_a_read_that_waits_keeps_its_total(port: TestedPort, wire: Wire) -
         await wire.call("XGROUP", "CREATE", stream, "g", "0", "MKSTREAM")
     reader = await port.connect()
     reader.send("XREADGROUP", "GROUP", "g", "c", "MAXCOUNT", 1, "BLOCK", 0, "STREAMS", "s", "t", ">", ">")
-    await until(lambda: any(link.blocked for link in port.server.port.connections.values()))
+    await until(lambda: any(link.blocked for link in port.server.port.sessions.values()))
     await wire.call("MULTI")
     for stream in ("s", "t"):
         await wire.call("XADD", stream, "1-0", "a", "b")

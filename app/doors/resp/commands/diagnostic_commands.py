@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from app.auth import Action, Resource
-from app.doors.resp.link import Link, SessionCommand, Written
-from app.doors.resp.requests import Words
+from app.doors.resp.codec import Words
+from app.doors.resp.session import RespSession, SessionCommand, Written
 from app.redis import wire
 from app.redis.parsers import help as help_texts
 from app.redis.parsers.words import (
@@ -20,7 +20,6 @@ from app.redis.parsers.words import (
     wrong_arity,
 )
 from app.redis.resp import Pairs, Resp, Verbatim
-from engine import EngineError
 
 _SHOWN: Final = 10
 _COUNT: Final = "ERR count should be greater than or equal to -1"
@@ -29,40 +28,35 @@ _DOCTOR: Final = (
     b"/metrics has how late the event loop and the disk are.\n"
 )
 
-Handler = Callable[[Link, Words], Resp]
+Handler = Callable[[RespSession, Words], Resp]
 
 
-def _slowlog_get(link: Link, words: Words) -> Resp:
+def _slowlog_get(session: RespSession, words: Words) -> Resp:
     """SLOWLOG GET [count]: number, time, microseconds, command, address and name of the client, which are
     empty, since a turn may run the commands of several.
     """
     if len(words) > 3:
         raise subcommand_syntax("slowlog", words[1])
     count = integer_from(words[2], -1, INTEGER_MAX, _COUNT) if len(words) == 3 else _SHOWN
-    turns = list(link.slow_turns.turns)
+    turns = list(session.slow_turns.turns)
     return [
         [one.number, one.at_s, one.micros, list(one.words), b"", b""]
         for one in (turns if count < 0 else turns[:count])
     ]
 
 
-def _slowlog_len(link: Link, _: Words) -> Resp:
-    return len(link.slow_turns.turns)
+def _slowlog_len(session: RespSession, _: Words) -> Resp:
+    return len(session.slow_turns.turns)
 
 
-def _slowlog_reset(link: Link, _: Words) -> Resp:
-    if not link.client.may(Action.ADMIN, Resource()):
-        raise _forbidden(link, "slowlog|reset")
-    link.slow_turns.turns.clear()
+def _slowlog_reset(session: RespSession, _: Words) -> Resp:
+    if not session.may(Action.ADMIN, Resource()):
+        raise session.forbidden("slowlog|reset")
+    session.slow_turns.turns.clear()
     return "OK"
 
 
-def _forbidden(link: Link, command: str) -> EngineError:
-    user = link.client.user
-    return EngineError("forbidden", f"NOPERM User {user} has no permissions to run the '{command}' command")
-
-
-def _nothing(_: Link, __: Words) -> Resp:
+def _nothing(_: RespSession, __: Words) -> Resp:
     return []
 
 
@@ -90,7 +84,7 @@ _MODULE: Final[_Subcommands] = {b"LIST": (2, _nothing), b"HELP": (2, _help("modu
 
 
 def _container(name: str, subcommands: _Subcommands) -> SessionCommand:
-    def run(link: Link, words: Words) -> Written:
+    def run(session: RespSession, words: Words) -> Written:
         found = subcommands.get(words[1].upper())
         if found is None:
             raise unknown_subcommand(name, words[1])
@@ -98,9 +92,9 @@ def _container(name: str, subcommands: _Subcommands) -> SessionCommand:
         full_name = f"{name}|{words[1].lower().decode('latin-1')}"
         if len(words) != arity and not len(words) >= -arity > 0:
             raise wrong_arity(full_name)
-        if name == "slowlog" and not link.client.may_see_everything:
-            raise _forbidden(link, full_name)
-        return wire.encode(handle(link, words), link.client.protocol)
+        if name == "slowlog" and not session.may_see_everything:
+            raise session.forbidden(full_name)
+        return wire.encode(handle(session, words), session.codec.protocol)
 
     return SessionCommand(-2, run)
 

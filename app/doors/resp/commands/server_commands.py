@@ -4,12 +4,11 @@ Knows: their words and replies. Must never know: sockets, how transactions run, 
 """
 
 from collections.abc import Callable, Mapping
-from typing import Final
 
-from app.doors.resp import running
+from app.doors.resp import server_info
+from app.doors.resp.codec import Words
 from app.doors.resp.command_table import CommandTable, keys_of
-from app.doors.resp.link import Link, SessionCommand, Written
-from app.doors.resp.requests import Words
+from app.doors.resp.session import RespSession, SessionCommand, Written
 from app.doors.resp.subscriptions import CHANNEL_BYTES_MAX, PATTERNS_MAX, SUBSCRIPTIONS_MAX
 from app.glob import Glob
 from app.redis import wire
@@ -18,15 +17,18 @@ from app.redis.resp import Resp, Verbatim
 from engine import errors
 
 
-def _info(link: Link, words: Words) -> Written:
+def _info(session: RespSession, words: Words) -> Written:
     """INFO [section …]."""
-    return wire.encode(Verbatim(link.info(words[1:])), link.client.protocol)
+    return wire.encode(
+        Verbatim(server_info.text_of(session.port, words[1:], is_narrow=not session.may_see_everything)),
+        session.codec.protocol,
+    )
 
 
-def _command(table: Callable[[], CommandTable]) -> Callable[[Link, Words], Written]:
-    def command(link: Link, words: Words) -> Written:
+def _command(table: Callable[[], CommandTable]) -> Callable[[RespSession, Words], Written]:
+    def command(session: RespSession, words: Words) -> Written:
         """COMMAND [COUNT | LIST | INFO … | DOCS … | GETKEYS …]."""
-        found, protocol = table(), link.client.protocol
+        found, protocol = table(), session.codec.protocol
         if len(words) == 1:
             return wire.encode(found.infos(found.names()), protocol)
         names = [word.lower().decode("latin-1") for word in words[2:]]
@@ -68,53 +70,49 @@ def _listed(table: CommandTable, words: Words) -> list[str]:
 # ---- transactions
 
 
-def _multi(link: Link, _: Words) -> Written:
-    if link.client.transaction is not None:
+def _multi(session: RespSession, _: Words) -> Written:
+    if session.transaction is not None:
         raise errors.invalid("ERR MULTI calls can not be nested")
-    link.client.transaction = link.new_transaction()
+    session.multi()
     return wire.OK
 
 
-def _exec(link: Link, _: Words) -> Written:
-    if link.client.transaction is None:
+def _exec(session: RespSession, _: Words) -> Written:
+    if session.transaction is None:
         raise errors.invalid("ERR EXEC without MULTI")
-    return running.execute(link.client, link.runner, link.note_unsent)
+    return session.execute()
 
 
-def _discard(link: Link, _: Words) -> Written:
-    if link.client.transaction is None:
+def _discard(session: RespSession, _: Words) -> Written:
+    if session.transaction is None:
         raise errors.invalid("ERR DISCARD without MULTI")
-    link.client.end_transaction()
+    session.end_transaction()
     return wire.OK
 
 
-def _watch(link: Link, words: Words) -> Written:
-    if link.client.transaction is not None:
+def _watch(session: RespSession, words: Words) -> Written:
+    if session.transaction is not None:
         raise errors.invalid("ERR WATCH inside MULTI is not allowed")
-    streams = stream_names(words[1:])
-    refusal = link.client.refusal_of_watch(streams)
-    if refusal is not None:
-        raise refusal
-    return running.watch(link.client, link.runner, streams)
+    return session.watch(stream_names(words[1:]))
 
 
-def _unwatch(link: Link, _: Words) -> Written:
-    link.client.watched.streams.clear()
+def _unwatch(session: RespSession, _: Words) -> Written:
+    session.watched.clear()
     return wire.OK
 
 
 # ---- subscriptions
 
 
-def _message(link: Link, kind: bytes, name: bytes | None) -> bytes:
-    return wire.push(link.client.protocol, (kind, name, len(link.subscriber)))
+def _message(session: RespSession, kind: bytes, name: bytes | None) -> bytes:
+    return wire.push(session.codec.protocol, (kind, name, len(session.subscriber)))
 
 
-def _subscribe(kind: bytes) -> Callable[[Link, Words], Written]:
-    def subscribe(link: Link, words: Words) -> Written:
-        if len(link.subscriber) + len(words) > SUBSCRIPTIONS_MAX:
+def _subscribe(kind: bytes) -> Callable[[RespSession, Words], Written]:
+    def subscribe(session: RespSession, words: Words) -> Written:
+        if len(session.subscriber) + len(words) > SUBSCRIPTIONS_MAX:
             raise errors.invalid(f"ERR too many subscriptions: a client has at most {SUBSCRIPTIONS_MAX}")
-        if kind == b"psubscribe" and len({*link.subscriber.patterns, *words[1:]}) > PATTERNS_MAX:
+        if kind == b"psubscribe" and len({*session.subscriber.patterns, *words[1:]}) > PATTERNS_MAX:
             raise errors.invalid(
                 f"ERR too many patterns: a client has at most {PATTERNS_MAX}; SUBSCRIBE takes more channels"
             )
@@ -122,37 +120,39 @@ def _subscribe(kind: bytes) -> Callable[[Link, Words], Written]:
             most = CHANNEL_BYTES_MAX
             raise errors.invalid(f"ERR channel too long: a channel or pattern has at most {most} bytes")
         subscribe_one = (
-            link.subscriptions.subscribe_pattern if kind == b"psubscribe" else link.subscriptions.subscribe
+            session.subscriptions.subscribe_pattern
+            if kind == b"psubscribe"
+            else session.subscriptions.subscribe
         )
         out = []
         for name in words[1:]:
-            subscribe_one(link.subscriber, name)
-            out.append(_message(link, kind, name))
+            subscribe_one(session.subscriber, name)
+            out.append(_message(session, kind, name))
         return b"".join(out)
 
     return subscribe
 
 
-def _unsubscribe(kind: bytes) -> Callable[[Link, Words], Written]:
-    def unsubscribe(link: Link, words: Words) -> Written:
+def _unsubscribe(kind: bytes) -> Callable[[RespSession, Words], Written]:
+    def unsubscribe(session: RespSession, words: Words) -> Written:
         patterns = kind == b"punsubscribe"
-        followed = link.subscriber.patterns if patterns else link.subscriber.channels
-        remove = link.subscriptions.unsubscribe_pattern if patterns else link.subscriptions.unsubscribe
+        followed = session.subscriber.patterns if patterns else session.subscriber.channels
+        remove = session.subscriptions.unsubscribe_pattern if patterns else session.subscriptions.unsubscribe
         out = []
         for name in words[1:] or list(followed):
-            remove(link.subscriber, name)
-            out.append(_message(link, kind, name))
-        return b"".join(out) or _message(link, kind, None)
+            remove(session.subscriber, name)
+            out.append(_message(session, kind, name))
+        return b"".join(out) or _message(session, kind, None)
 
     return unsubscribe
 
 
-def _pubsub(link: Link, words: Words) -> Written:
+def _pubsub(session: RespSession, words: Words) -> Written:
     """PUBSUB CHANNELS [pattern] | NUMSUB [channel …] | NUMPAT; a narrow token sees its own subscriptions."""
-    followed, own = link.subscriptions, link.subscriber
-    sees_all = link.client.may_see_everything
+    followed, own = session.subscriptions, session.subscriber
+    sees_all = session.may_see_everything
     channels = followed.channels if sees_all else own.channels
-    subcommand, protocol = words[1].upper(), link.client.protocol
+    subcommand, protocol = words[1].upper(), session.codec.protocol
     if subcommand == b"CHANNELS" and len(words) <= 3:
         glob = Glob(words[2] if len(words) == 3 else b"*")
         return wire.encode([name for name in channels if glob.matches(name)], protocol)
@@ -184,9 +184,3 @@ def commands(table: Callable[[], CommandTable]) -> Mapping[bytes, SessionCommand
         b"punsubscribe": SessionCommand(-1, _unsubscribe(b"punsubscribe"), in_subscription=True),
         b"sunsubscribe": SessionCommand(-1, _unsubscribe(b"sunsubscribe"), in_subscription=True),
     }
-
-
-NOT_IN_SUBSCRIPTION: Final = (
-    "ERR Can't execute '{}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in "
-    "this context"
-)

@@ -1,4 +1,4 @@
-"""From bytes to commands: the multibulk and the inline form of RESP requests.
+"""The bytes of one connection: to commands, in the multibulk and the inline form, and of replies.
 
 Knows: the two forms, their limits, the sentences with which Redis refuses what breaks them.
 Must never know: commands, connections, what a caller may do.
@@ -19,10 +19,15 @@ behind the whole ones, takes what hiredis saves.
 
 import re
 from collections import deque
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import ClassVar, Final
 
 import msgspec
+
+from app.redis import CommandRequest, Resp, wire
+from app.redis.request import Visible
+from engine import EngineError
+from engine.replies import Reply
 
 Words = list[bytes]
 
@@ -66,15 +71,19 @@ def _always() -> bool:
     return True
 
 
-class RequestReader:
-    """The commands of one connection: `feed` bytes, take from `commands`.
+class RespCodec:
+    """The codec of one connection: `feed` bytes, take from `commands`; replies in its `protocol`.
 
     Once `error` is set, nothing more is read.
     """
 
-    __slots__ = ("_walker", "commands", "error")
+    frame_bytes: ClassVar = 0
+    is_repeated: ClassVar = True
+
+    __slots__ = ("_walker", "commands", "error", "protocol")
 
     def __init__(self) -> None:
+        self.protocol: wire.Protocol = 2
         self.commands: deque[Words] = deque()
         self.error: ProtocolError | None = None
         self._walker: _Walker | None = None
@@ -90,7 +99,7 @@ class RequestReader:
                 data, self._walker = self._walker.take_rest() + data, None
             if self._walker is None:
                 if limits.authenticated:
-                    data = data[_read_fast(data, self.commands, limits) :]
+                    data = data[_read_fast(data, self.commands, limits, has_time) :]
                 if not data:
                     return
                 self._walker = _Walker()
@@ -114,9 +123,33 @@ class RequestReader:
         """The bytes of the command that has begun, as far as it has said."""
         return 0 if self._walker is None else self._walker.announced_bytes
 
+    # ---- replies
 
-def _read_fast(data: bytes, commands: deque[Words], limits: RequestLimits) -> int:
-    """Read usual commands at the start of `data`; return how many bytes they have."""
+    def refusal(self, refusal: EngineError) -> bytes:
+        """Write a refusal, in Redis's words."""
+        return wire.refusal(refusal)
+
+    def immediate(self, answer: Resp) -> bytes:
+        """Write an answer that needs no engine."""
+        return wire.encode(answer, self.protocol)
+
+    def reply(self, parsed: CommandRequest, reply: Reply | EngineError, visible: Visible) -> bytes:
+        """Write the engine's reply. Raises EngineError."""
+        return wire.answer(parsed, reply, visible, self.protocol)
+
+    def each_id(self, entry_ids: Sequence[int]) -> bytes:
+        """Write the IDs of entries."""
+        return wire.each_id(entry_ids)
+
+    def join(self, written: Sequence[bytes]) -> bytes:
+        """Put replies one behind the other."""
+        return b"".join(written)
+
+
+def _read_fast(
+    data: bytes, commands: deque[Words], limits: RequestLimits, has_time: Callable[[], bool]
+) -> int:
+    """Read usual commands at the start of `data`, while there is time; return how many bytes they have."""
     if len(data) > limits.bytes_max:
         return 0
     lines = data.split(b"\r\n")
@@ -138,6 +171,8 @@ def _read_fast(data: bytes, commands: deque[Words], limits: RequestLimits) -> in
             break
         commands.append(words)
         at = stop
+        if not len(commands) % _STEPS_A_LOOK and not has_time():
+            break
     if at == end:
         return len(data) - len(lines[end])
     return len(data) - sum(map(len, lines[at:])) - 2 * (end - at)
@@ -236,7 +271,7 @@ class _Walker:
             self._length = _length(line, limits, self._bytes)
         elif line.startswith(b"*"):
             self._left = _count(line, limits)
-        elif words := split_inline(line):
+        elif words := split_inline(line, limits.words_max):
             commands.append(words)
             return True
         if not self._left:
@@ -286,7 +321,7 @@ def _length(line: bytes, limits: RequestLimits, before: int) -> int:
     return length
 
 
-def split_inline(line: bytes) -> Words:
+def split_inline(line: bytes, words_max: int) -> Words:
     """The words of an inline command, quoted ones with the escapes of Redis. Raises ProtocolError."""
     if b'"' not in line and b"'" not in line:
         return line.split()
@@ -295,6 +330,8 @@ def split_inline(line: bytes) -> Words:
     for found in _INLINE_WORD.finditer(line, 0, end):
         if found.start() != at:
             break
+        if len(words) == words_max:
+            raise ProtocolError("too big inline request")
         double, single, bare = found.groups()
         if double is not None:
             words.append(_ESCAPE.sub(_unescape, double))
