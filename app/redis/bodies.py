@@ -23,7 +23,7 @@ from app.limits import CommandLimits
 from app.live.turns import slice_of
 from app.live.waiting import ClientLeftError
 from app.metrics import tracing
-from app.redis.queue import Adds, CommandQueue, CommandRun, Parsed, Room, parse
+from app.redis.queue import ITEMS_A_LOOK, Adds, CommandQueue, CommandRun, Parsed, Room, parse
 from app.redis.request import CommandRequest, Visible
 from app.redis.resp import Resp, arguments, load, to_json
 from app.redis.rights import consumer_of, first_missing
@@ -394,13 +394,15 @@ class RequestQueue(CommandQueue):
         """What goes together next; nothing, where the next command is by itself."""
         run, waiting = CommandRun(self.limits), self.waiting
         has_time = slice_of(self._clock.monotonic)
-        while waiting and not run.is_full() and has_time():
+        while waiting and not run.is_full():
             item = waiting[0]
             if isinstance(item, Adds):
                 run.add_adds(item)
             elif not run.take(item, self.bound):
                 break
             waiting.popleft()
+            if not run.count % ITEMS_A_LOOK and not has_time():
+                break
         return run
 
     async def _run(self, run: CommandRun) -> list[bytes]:

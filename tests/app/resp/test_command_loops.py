@@ -13,6 +13,7 @@ import pytest
 
 from app.auth.policy import TokenPolicy
 from app.main import create_app
+from app.redis.queue import ITEMS_A_LOOK
 from app.settings import Settings
 from engine import Engine
 from tests.app.conftest import calling
@@ -28,9 +29,9 @@ COUNT: Final = 300
 
 # Functions whose loops look at the clock, and after how many items at the latest.
 LOOKING: Final = {
-    "CommandQueue.in_slices": 1,
+    "CommandQueue.in_slices": ITEMS_A_LOOK,
     "CommandQueue.write_some": 1,
-    "RequestQueue._next_run": 1,
+    "RequestQueue._next_run": ITEMS_A_LOOK,
     "RequestQueue.results": COUNT,
     "RespConnection._has_command": COUNT,
     "RespConnection.go_on": 1,
