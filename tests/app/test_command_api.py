@@ -91,38 +91,6 @@ async def test_any_bytes_can_be_stored(http: httpx.AsyncClient) -> None:
     assert answer.json()["result"][0][1][1] == raw
 
 
-async def test_the_same_command_again_is_run_again(http: httpx.AsyncClient) -> None:
-    """Each sees what came before it, though a command that repeats the one before it is read once."""
-    length, change = ["XLEN", "s"], ["XADD", "s", "MAXLEN", "5", "*", "f", "v"]
-    twice = [length, length, change, change, length, length, ["XLEN", "t"], ["XADD", "s"], ["XADD", "s"]]
-    *found, one, other = (await http.post(PIPELINE, json=twice)).json()
-    assert [answer["result"] for answer in (*found[:2], *found[4:])] == [0, 0, 2, 2, 0]
-    assert found[2] != found[3]
-    assert one == other == {"error": "ERR wrong number of arguments for 'xadd' command"}
-
-
-async def test_a_pipeline_goes_on_after_a_failure(http: httpx.AsyncClient) -> None:
-    """One outcome each, in order, each seeing what the ones before it did."""
-    rows = [
-        ["XADD", "s", "1-0", "f", "v"],
-        ["XADD", "s", "1-0", "f", "v"],
-        ["XLEN", "s"],
-        ["FOO"],
-        ["XADD", None],
-    ]
-    answer = await http.post(PIPELINE, json=[*rows, ["XREAD", "BLOCK", 5, "STREAMS", "s", "$"], ["PING"]])
-    first, second, third, fourth, fifth, sixth, last = answer.json()
-    assert answer.status_code == 200
-    assert first == {"result": "1-0"}
-    assert second["error"].startswith("ERR The ID specified in XADD is equal or smaller")
-    assert third == {"result": 1}
-    assert "unknown command" in fourth["error"]
-    assert fifth["error"].startswith("ERR")
-    assert sixth == {"result": None}
-    assert last == {"result": "PONG"}
-    assert (await http.post(PIPELINE, json=[])).json() == []
-
-
 async def test_the_commands_of_a_pipeline_wait_no_longer_together_than_one_may(
     engine: EngineProtocol,
 ) -> None:
@@ -157,59 +125,6 @@ async def test_a_transaction_is_on_disk_where_one_of_its_commands_waits_for_that
             left.append(log.unsynced_bytes)
     await engine.close()
     assert left[1] > left[2] == 0
-
-
-async def test_a_transaction_is_one_turn(http: httpx.AsyncClient) -> None:
-    """One clock reading: automatic IDs share their milliseconds. A failing one stops no other."""
-    rows = [["XADD", "s", "*", "f", "v"]] * 3 + [["XADD", "s", "0-1", "f", "v"], ["TIME"], ["XLEN", "s"]]
-    answer = await http.post(TRANSACTION, json=rows)
-    outcomes = answer.json()
-    assert len({outcome["result"].partition("-")[0] for outcome in outcomes[:3]}) == 1
-    assert "error" in outcomes[3]
-    assert len(outcomes[4]["result"]) == 2
-    assert outcomes[5] == {"result": 3}
-    assert (await http.post(TRANSACTION, json=[])).json() == []
-
-
-async def test_plain_entries_of_a_transaction_are_answered_one_by_one(http: httpx.AsyncClient) -> None:
-    """Those of several streams, with other commands between, and where the last ID is used up."""
-    add, other = ["XADD", "s", "*", "f", "v"], ["XADD", "t", "*", "f", "v"]
-    answer = await http.post(TRANSACTION, json=[add, add, ["XLEN", "s"], other, add, other, ["XLEN", "s"]])
-    outcomes = [outcome["result"] for outcome in answer.json()]
-    ms = outcomes[0].partition("-")[0]
-    assert outcomes == [f"{ms}-0", f"{ms}-1", 2, f"{ms}-0", f"{ms}-2", f"{ms}-1", 3]
-    last = f"{2**64 - 1}-{2**64 - 1}"
-    await http.post(ONE, json=["XADD", "u", f"{2**64 - 1}-{2**64 - 2}", "f", "v"])
-    add = ["XADD", "u", "*", "f", "v"]
-    outcomes = (await http.post(TRANSACTION, json=[add, add, ["XLEN", "u"], add])).json()
-    assert [outcomes[0], outcomes[2]] == [{"result": last}, {"result": 2}]
-    for refused in (outcomes[1], outcomes[3]):
-        assert "exhausted" in refused["error"]
-
-
-@pytest.mark.parametrize("wrong", [["FOO"], ["XADD", "s"], ["XADD", "s", "*", "f", None]])
-async def test_an_impossible_command_discards_the_transaction(
-    http: httpx.AsyncClient, wrong: list[object]
-) -> None:
-    """400 EXECABORT, and nothing has run."""
-    answer = await http.post(TRANSACTION, json=[["XADD", "s", "*", "f", "v"], wrong])
-    assert answer.status_code == 400
-    assert answer.json() == {"error": "EXECABORT Transaction discarded because of previous errors."}
-    assert (await http.post(ONE, json=["EXISTS", "s"])).json() == {"result": 0}
-
-
-async def test_nothing_waits_in_a_transaction(http: httpx.AsyncClient) -> None:
-    """BLOCK is passed over, as in Redis."""
-    answer = await http.post(TRANSACTION, json=[["XREAD", "BLOCK", "0", "STREAMS", "s", "$"]])
-    assert answer.json() == [{"result": None}]
-
-
-async def test_what_was_answered_can_be_waited_for_on_disk(http: httpx.AsyncClient) -> None:
-    """WAITAOF answers once it is synced; WAIT knows of no replicas."""
-    assert (await http.post(ONE, json=["WAITAOF", 1, 0, 0])).json() == {"result": [1, 0]}
-    assert (await http.post(ONE, json=["WAIT", 1, 0])).json() == {"result": 0}
-    outcomes = (await http.post(TRANSACTION, json=[["WAITAOF", 1, 0, 0]])).json()
-    assert outcomes == [{"result": [1, 0]}]
 
 
 @pytest.mark.parametrize(

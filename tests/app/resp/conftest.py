@@ -88,6 +88,11 @@ def _hashable(value: object) -> object:
     return value
 
 
+async def connected(path: Path) -> Wire:
+    """A raw connection to the Unix socket there."""
+    return Wire(*await asyncio.open_unix_connection(str(path)))
+
+
 class TestedPort:
     """The port, its gateway, and connections to it."""
 
@@ -101,7 +106,7 @@ class TestedPort:
 
     async def connect(self) -> Wire:
         """Another client."""
-        wire = Wire(*await asyncio.open_unix_connection(str(self.path)))
+        wire = await connected(self.path)
         self._wires.append(wire)
         return wire
 

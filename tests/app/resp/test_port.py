@@ -43,28 +43,6 @@ async def test_replies_come_in_the_order_of_their_commands(wire: Wire) -> None:
     ]
 
 
-async def test_a_run_of_plain_xadds_is_answered_entry_by_entry(wire: Wire) -> None:
-    """Among others, to two streams, with values of any bytes, and with one that is refused."""
-    for value in (b"1", b"\xff\r\n", b'"\\', "é".encode()):
-        wire.send("XADD", "s", "*", "v", value)
-    wire.send("XADD", "t", "*", "v", "1", "v", "2")
-    wire.send("xadd", "s", "*", "v")
-    wire.send("XADD", "a//b", "*", "v", "1")
-    wire.send("XLEN", "s")
-    found = [await wire.reply() for _ in range(8)]
-    added = [one for one in found[:4] if isinstance(one, bytes)]
-    assert sorted(added, key=lambda one: [int(part) for part in one.split(b"-")]) == added
-    assert found[5] == "-ERR wrong number of arguments for 'xadd' command"
-    assert str(found[6]).startswith("-ERR invalid name: a stream name has 1 to 512 bytes")
-    assert found[7] == 4
-    assert await wire.call("XRANGE", "s", "-", "+") == [
-        [entry_id, [b"v", value]]
-        for entry_id, value in zip(added, (b"1", b"\xff\r\n", b'"\\', "é".encode()), strict=True)
-    ]
-    read: Any = await wire.call("XRANGE", "t", "-", "+")
-    assert read[0][1] == [b"v", b"1", b"v", b"2"]
-
-
 async def test_ten_thousand_commands_at_once(wire: Wire) -> None:
     """Others have their turn between the runs; every reply is there."""
     for _ in range(10_000):

@@ -10,18 +10,6 @@ from tests.app.resp.conftest import TestedPort, Wire
 ABORTED = "-EXECABORT Transaction discarded because of previous errors."
 
 
-async def test_a_transaction_runs_as_one(wire: Wire) -> None:
-    """Its replies together, a refusal in the place of its command."""
-    assert await wire.call("MULTI") == "OK"
-    for words in (("XADD", "s", "1-1", "a", "b"), ("XADD", "s", "1-1", "a", "b"), ("XLEN", "s"), ("PING",)):
-        assert await wire.call(*words) == "QUEUED"
-    refused = "-ERR The ID specified in XADD is equal or smaller than the target stream top item"
-    assert await wire.call("EXEC") == [b"1-1", refused, 1, "PONG"]
-    assert await wire.call("EXEC") == "-ERR EXEC without MULTI"
-    assert await wire.call("MULTI") == "OK"
-    assert await wire.call("EXEC") == []
-
-
 async def test_a_transaction_with_an_unknown_command_is_discarded(wire: Wire) -> None:
     """Nothing of it runs; DISCARD ends it too."""
     await wire.call("MULTI")
