@@ -19,7 +19,6 @@ SMALLER: Final = "-ERR The ID specified in XADD is equal or smaller than the tar
 TOO_FEW: Final = "-ERR wrong number of arguments for 'xadd' command"
 LAST: Final = 2**64 - 1
 ADD: Final = ["XADD", "s", "*", "f", "v"]
-Rows = Sequence[Sequence[Any]]
 
 
 class Codec(Protocol):
@@ -34,7 +33,8 @@ class Json:
         self._http = http
 
     async def pipeline(self, *rows: Sequence[Any]) -> list[Any]:
-        return self._shown((await self._http.post("/v1/commands/pipeline", json=rows)).json())
+        found = (await self._http.post("/v1/commands/pipeline", json=rows)).json()
+        return [self._shown(one) for one in found]
 
     async def transaction(self, *rows: Sequence[Any]) -> Any:
         return self._shown((await self._http.post("/v1/commands/multi-exec", json=rows)).json())
