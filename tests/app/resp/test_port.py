@@ -43,16 +43,6 @@ async def test_replies_come_in_the_order_of_their_commands(wire: Wire) -> None:
     ]
 
 
-async def test_ten_thousand_commands_at_once(wire: Wire) -> None:
-    """Others have their turn between the runs; every reply is there."""
-    for _ in range(10_000):
-        wire.send("XADD", "s", "*", "a", "b")
-    await wire.writer.drain()
-    found = [await wire.reply() for _ in range(10_000)]
-    assert len(set(map(str, found))) == 10_000
-    assert await wire.call("XLEN", "s") == 10_000
-
-
 async def test_resp3_has_maps_and_nulls(wire: Wire) -> None:
     """The same replies in the shapes of the newer protocol."""
     hello: Any = await wire.call("HELLO", "3")
