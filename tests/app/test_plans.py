@@ -102,7 +102,11 @@ _READS: Final = {
     f"{_STREAM}/schedules": Kind(get("/v1/streams/s/schedules")),
     "/v1/stream/{stream:path}": Kind(get(APPENDS)),
 }
+_COMMANDS: Final = "/v1/commands"
 _WRITES: Final = {
+    _COMMANDS: Kind(send(_COMMANDS, b'["XLEN","s"]')),
+    f"{_COMMANDS}/pipeline": Kind(send(f"{_COMMANDS}/pipeline", b'[["XLEN","s"]]')),
+    f"{_COMMANDS}/multi-exec": Kind(send(f"{_COMMANDS}/multi-exec", b'[["XLEN","s"]]')),
     f"{_GROUP}/consumers/{{consumer}}/read": Kind(send(f"{GROUP}/consumers/c/read", b'{"count":1}')),
     f"{_GROUP}/ack": Kind(send(ACK, b'{"ids":["%d-0"]}')),
     f"{_GROUP}/nack": Kind(send(f"{GROUP}/nack", b'{"mode":"fail","ids":["9%d-0"]}')),
@@ -120,6 +124,7 @@ _WRITES: Final = {
     f"{_STREAM}/entries/batch": Kind(send(f"{ENTRIES}/batch", b'{"entries":[{"fields":{"a":"1"}}]}'), 201),
     f"{_STREAM}/entries/ndjson": Kind(send(f"{ENTRIES}/ndjson", b'{"a":"1"}\n', NDJSON), 201),
     f"{_STREAM}/entries/raw": Kind(send(f"{ENTRIES}/raw", b"x", "Content-Type: image/png"), 201),
+    f"{_COMMANDS} that adds": Kind(send(_COMMANDS, b'["XADD","s","*","a","1"]')),
 }
 # Those that read come first, those that publish last. No head of a HEAD is kept.
 KINDS: Final[Mapping[str, Kind]] = {
@@ -276,24 +281,27 @@ _ABSENT: Final = r"/v1/streams/\{stream\}( in full)?$|/groups|/schedules|\{id|:p
 BEHIND: Final[Mapping[str, Mapping[str, int]]] = {
     **{name: {"": 503} for name in ("it drains", "its engine fails", "its engine is gone")},
     **{name: {"": 401} for name in ("the token is gone", "the token is revoked", "the token has expired")},
-    "it may not write": {"POST": 403},
-    "it may only write": {"GET|HEAD|/groups": 403},
+    "it may not write": {"POST /v1/s|adds": 403},
+    "it may only write": {"GET|HEAD|/groups|commands(?! that)": 403},
     "it may do that elsewhere": {"": 403},
     "it may use another group": {r"/groups/\{": 403},
     "it has a rate": {"": 429},
-    "it has a quota": {_PUBLISHES: 507},
+    "it has a quota": {f"{_PUBLISHES}|adds": 507},
     "it is a tenant": {_ABSENT: 404},
     "entries are deleted": {r"\{id": 404},
     "all is trimmed": {r"\{id": 404},
     "the group is deleted": {r"/groups/\{": 404},
-    "the streams are closed": {_PUBLISHES: 409},
+    "the streams are closed": {_PUBLISHES: 409, "adds": 400},
     "they are deleted": {_ABSENT: 404},
     "they are made again": {r"/groups/\{|\{id": 404, "of a producer": 409},
     "they are made again as others": {r"/groups/\{|\{id": 404, "POST .*:path": 409},
     "they are made by others": {":path": 405, _ABSENT: 404},
     "one is hidden": {":path": 410},
     "they are renamed": {_ABSENT: 404},
-    "they are at their highest ID but one": {"producer|entries/[a-z]|POST .*entries (as|that)": 409},
+    "they are at their highest ID but one": {
+        "producer|entries/[a-z]|POST .*entries (as|that)": 409,
+        "adds": 400,
+    },
 }
 
 
