@@ -7,7 +7,7 @@ Must never know: what a command means, statuses, sockets.
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Hashable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import ClassVar, Final, TypeAlias
@@ -23,7 +23,16 @@ from app.limits import CommandLimits
 from app.live.turns import slice_of
 from app.live.waiting import ClientLeftError
 from app.metrics import tracing
-from app.redis.queue import ITEMS_A_LOOK, Adds, CommandQueue, CommandRun, Parsed, Room, parse
+from app.redis.queue import (
+    ITEMS_A_LOOK,
+    Adds,
+    CommandQueue,
+    CommandRun,
+    Parsed,
+    Room,
+    RunResult,
+    parse,
+)
 from app.redis.request import CommandRequest, Visible
 from app.redis.resp import Resp, arguments, load, to_json
 from app.redis.rights import consumer_of, first_missing
@@ -317,6 +326,10 @@ class RequestQueue(CommandQueue):
         if self._ran is not None and not self._ran.done():
             self._ran.set_exception(error)
         return None
+
+    def _take_back(self, outcomes: Iterable[RunResult]) -> None:
+        # It has what was delivered to it, and takes it back once.
+        self._request.take_back()
 
     # ---- one
 
