@@ -21,10 +21,9 @@ from app.auth.revocation_file import RevocationFile
 from app.auth.stamp import Stamp
 from app.backups import Backups
 from app.errors import RefusalError, draining, to_refusal
-from app.live.access import AccessControl
+from app.live.access import AccessControl, Limits
 from app.live.joiner import Joiner
 from app.live.leases import ConsumerLeases
-from app.live.limits import Limits
 from app.live.other_gateways import OtherGateways
 from app.live.waiting import Waits
 from app.metrics.health import Health

@@ -186,7 +186,7 @@ class Work:
         if count := entries_in(reply):
             self.gateway.reports.counters.deliver(self.door, count)
             if isinstance(command, XReadGroup) and isinstance(reply, GroupRead):
-                self.gateway.reports.trace_read(command.group, command.consumer, reply)
+                self.gateway.reports.trace_read(command, reply)
 
     def note_end(
         self, name: str, refusal: EngineError | None = None, number: int = 1, *, sent_bytes: int

@@ -56,7 +56,7 @@ def held(gateway: Gateway) -> dict[str, object]:
         "shares of connections": gateway.limits.connections._held,
         "sessions": len(gateway.access.sessions.open),
         "leases": gateway.leases._leases,
-        "watchers": gateway.leases._watching,
+        "watchers": gateway.leases._following,
         "feeds": [*_subscribed(gateway)],
         "blocked reads": gateway._engine.waiting if isinstance(gateway._engine, Engine) else 0,
     }

@@ -7,9 +7,8 @@ from app.auth import Access
 from app.doors.websocket import frames
 from app.doors.websocket.asgi_socket import AsgiSocket
 from app.doors.websocket.connection import Connection
-from app.doors.websocket.effects import SessionLimits
 from app.doors.websocket.hub import Hub
-from app.doors.websocket.session import Session
+from app.doors.websocket.subscription_table import SessionLimits
 from app.doors.websocket.websocket_connection import EXTENSION, WebSocketConnection
 from app.errors import RefusalError
 from app.gateway import Gateway
@@ -77,7 +76,7 @@ class Sockets:
         scope = request.scope
         own = scope.get("extensions", {}).get(EXTENSION)
         link = own if isinstance(own, WebSocketConnection) else AsgiSocket(request.receive, send)
-        push = Connection(self._hub, link, request, self._session(request), share)
+        push = Connection(self._hub, link, request, share, self._limits())
         chosen = frames.SUBPROTOCOL if frames.SUBPROTOCOL in scope["subprotocols"] else None
         await send({"type": "http.response.start", "status": 101, "headers": [], "subprotocol": chosen})
         push.begin(self._hello())
@@ -87,19 +86,15 @@ class Sockets:
         link.listen(push, self._gateway.limits.budgets)
         await push.closed
 
-    def _session(self, request: Request) -> Session:
+    def _limits(self) -> SessionLimits:
         settings = self._gateway.settings
-        limits = SessionLimits(
+        return SessionLimits(
             subscriptions_max=SUBSCRIPTIONS_MAX,
             streams_max=settings.request_streams_max,
             ids_max=settings.ids_max,
             lookups_max=settings.lookups_max,
             batch_max=settings.count_max,
             publications=self._gateway.limits.publications,
-        )
-        depth_max = settings.json_depth_max
-        return Session(
-            limits, request.principal, request.request_id, depth_max=depth_max, meter=request.meter
         )
 
     def _hello(self) -> frames.HelloFrame:

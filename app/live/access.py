@@ -1,21 +1,52 @@
-"""Who may use a gateway: the policy, tokens, tickets, what ends with a token, and the audit log.
+"""Who may use a gateway, and how much of it: the policy, tokens, tickets, what ends with a token, the audit
+log, and what one request and one caller may have.
 
-Knows: that other processes may have the tickets.
-Must never know: requests, which operation needs which action.
+Knows: that other processes may have the tickets, and that limits are made from the settings.
+Must never know: requests, which operation needs which action, who enforces a limit.
 """
 
 from collections.abc import Awaitable, Callable
 
+from msgspec.structs import replace
+
 from app.auth import AccessPolicy, OpenPolicy, Principal, TokenPolicy
 from app.auth.audit import AuditLog
+from app.auth.rate_limiter import RateLimiter
 from app.auth.revocation_file import RevocationFile
 from app.auth.tickets import Tickets
 from app.errors import RefusalError
+from app.limits import CommandLimits, EntryLimits, ReadLimits
+from app.live.budgets import Budgets
+from app.live.fair_queue import REQUESTS_A_CYCLE_MAX, FairQueue
 from app.live.other_gateways import OtherGateways
 from app.live.sessions import OpenSessions
+from app.live.shares import Shares
 from app.live.token_store import TokenStore
+from app.live.turns import CallerTurns, CycleBudget
 from app.settings import Settings
 from engine import Clock, EngineProtocol
+
+
+class Limits:
+    """What one request, and what one caller may have of one process."""
+
+    def __init__(self, settings: Settings, clock: Clock) -> None:
+        self.entries = EntryLimits.of(settings)
+        # Of publications into one stream.
+        self.publications = replace(self.entries, later=True)
+        self.reads = ReadLimits.of(settings)
+        self.commands = CommandLimits.of(settings)
+        # None where no caller can have a limit.
+        self.rates = RateLimiter.of(settings, clock.monotonic)
+        # Memory of what waits to be sent, and of what is being read.
+        self.budgets = Budgets(settings, clock.monotonic)
+        # Long work of one caller takes turns.
+        self.turns = CallerTurns()
+        self.cycle = CycleBudget(clock.monotonic)
+        # And so do the connections of callers that have many.
+        self.requests = FairQueue(CycleBudget(clock.monotonic), REQUESTS_A_CYCLE_MAX)
+        each_max = settings.each_max(settings.sockets_max)
+        self.connections = Shares("too_many_sockets", "per_principal_max", each_max)
 
 
 class AccessControl:

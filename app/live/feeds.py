@@ -16,15 +16,28 @@ whose stream was deleted or is another one gets a gap, and goes on where that sa
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable
 from typing import Final
 
 from msgspec.structs import replace
 
 from app.live.budgets import FREE_BYTES
-from engine import Call, CommandEngine, EngineError, How, Reader, ReadHandle, ask, ask_one, errors, ids
+from engine import (
+    Call,
+    CommandEngine,
+    EngineError,
+    How,
+    Reader,
+    ReadHandle,
+    Refused,
+    Replies,
+    ask,
+    ask_one,
+    errors,
+    ids,
+)
 from engine.commands import Command, Cursor, DescribeEdges, Until, XRange, XRead
-from engine.replies import Edges, Entries, Reply, StreamEnd, StreamsRead
+from engine.replies import Edges, Entries, StreamEnd, StreamsRead
 from engine.replies import Gap as EngineGap
 
 PAGE_COUNT_MAX: Final = 1_000
@@ -107,6 +120,7 @@ class FeedEnd:
 
 
 FeedItem = FeedPage | FeedGap | FeedEnd
+Found = Callable[[FeedItem | EngineError | None], None]
 
 
 class _RingSlot:
@@ -162,7 +176,10 @@ class Feeds:
                     bytes_max=bytes_max,
                 )
             )
-        looked, *newest = await _turn(self.engine, commands)
+        replies = await ask(self.engine, Call(commands, How.TOGETHER, origin=_ORIGIN))
+        if (refused := _refusal_in(replies)) is not None:
+            raise refused
+        looked, *newest = replies
         assert isinstance(looked, StreamsRead), "XREAD replies with StreamsRead"
         latest, (there,) = looked.cursors[0][1], looked.generations
         cursor = after if isinstance(after, int) and not last else latest
@@ -171,7 +188,9 @@ class Feeds:
                 cursor = reply.last - 1
         feed = self._feeds.get(stream)
         if feed is None:
-            feed = self._feeds[stream] = StreamFeed(self, stream, latest, there)
+            feed = StreamFeed(self, stream, latest, there, looked.closed[0] if looked.closed else None)
+            if feed.end is None:
+                self._feeds[stream] = feed
         return Subscriber(feed, cursor, there if last or not generation else generation, reader)
 
     def close(self, failure: EngineError | None = None) -> None:
@@ -210,7 +229,9 @@ class StreamFeed:
     changes.
     """
 
-    def __init__(self, feeds: Feeds, stream: str, position: int, generation: str) -> None:
+    def __init__(
+        self, feeds: Feeds, stream: str, position: int, generation: str, end: StreamEnd | None
+    ) -> None:
         self.engine = feeds.engine
         self.stream = stream
         self.position = position
@@ -220,7 +241,7 @@ class StreamFeed:
         self.edition = 0
         self.failure: Exception | None = None
         # Set once the stream is closed, and read to its end.
-        self.end: FeedEnd | None = None
+        self.end = None if end is None else FeedEnd(end)
         self._feeds = feeds
         self._subscribers: set[Subscriber] = set()
         # Subscribers at the position, or reaching it through the ring. Pages are kept for these only.
@@ -230,7 +251,8 @@ class StreamFeed:
         self.newest: FeedPage | None = None
         self._ring_bytes = 0
         self._waiting: dict[Subscriber, None] = {}
-        self._reading = asyncio.ensure_future(self._read())
+        # One that is closed already has nothing to wait for: its followers get its end before anything else.
+        self._reading = None if end is not None else asyncio.ensure_future(self._read())
 
     # --- the reader -----------------------------------------------------------------------------------------
 
@@ -316,7 +338,7 @@ class StreamFeed:
 
     def stop(self, failure: Exception) -> None:
         """Stop reading. Subscribers fail with `failure` after they have taken the pages kept for them."""
-        self._reading.cancel()
+        self._cease()
         self.failure, self.newest = failure, None
         self._feeds.forget(self)
         self._changed()
@@ -333,8 +355,12 @@ class StreamFeed:
         self._subscribers.discard(subscriber)
         self._waiting.pop(subscriber, None)
         if not self._subscribers:
-            self._reading.cancel()
+            self._cease()
             self._feeds.forget(self)
+
+    def _cease(self) -> None:
+        if self._reading is not None:
+            self._reading.cancel()
 
     def join(self, subscriber: "Subscriber") -> None:
         """Keep pages for a subscriber, which is at the position."""
@@ -377,16 +403,12 @@ class StreamFeed:
         """Call the subscriber's callback once, on the next change."""
         self._waiting[subscriber] = None
 
-    def stop_waiting(self, subscriber: "Subscriber") -> None:
-        """Call its callback no more."""
-        self._waiting.pop(subscriber, None)
-
 
 class Subscriber:
     """One subscriber of a stream: it has taken everything up to `cursor`. `close` it.
 
-    `generation` is that of the stream that the cursor is of, empty while there is none. `next` waits. Code
-    without a task of its own uses `call_when_ready` and `take`.
+    `generation` is that of the stream that the cursor is of, empty while there is none. It is read by
+    `call_when_ready`, `take` and `look_behind`.
     """
 
     __slots__ = ("_dry_edition", "_feed", "_has_end", "_reader", "callback", "cursor", "generation", "joined")
@@ -414,8 +436,12 @@ class Subscriber:
     @property
     def caught_up(self) -> bool:
         """Whether there is nothing after the cursor at present."""
+        return self.ends_at(self.cursor)
+
+    def ends_at(self, cursor: int) -> bool:
+        """Whether there is nothing after this place, which is its cursor or will be."""
         feed = self._feed
-        return self._dry_edition == feed.edition or (self.cursor == feed.position and self._is_of_feed)
+        return self._dry_edition == feed.edition or (cursor == feed.position and self._is_of_feed)
 
     @property
     def _is_of_feed(self) -> bool:
@@ -423,17 +449,18 @@ class Subscriber:
         return not self.generation or self.generation == self._feed.generation
 
     def ready(self) -> bool:
-        """Whether `next` would return or raise without waiting for new entries."""
+        """Whether `take` or `look_behind` may find something, or raise."""
         return self._feed.failure is not None or not self.caught_up or self._comes_to_end
 
     @property
     def _comes_to_end(self) -> bool:
         return self._feed.end is not None and not self._has_end
 
-    def take_next(self, count_max: int, bytes_max: int) -> FeedItem | None:
+    def take(self, count_max: int, bytes_max: int) -> FeedItem | None:
         """Take the kept page or gap that begins at the cursor, and move the cursor past it; or the end, once.
 
-        None if none is kept, or if it exceeds `count_max` (at least 1) or `bytes_max`: use `look` or `next`.
+        None if none is kept, or if it exceeds `count_max` (at least 1) or `bytes_max`: use `look_behind`,
+        unless `caught_up`. Raises EngineError: `draining` at shutdown, `storage_failed`.
         """
         assert count_max > 0, "a subscriber without room does not take"
         feed = self._feed
@@ -449,6 +476,8 @@ class Subscriber:
         if self._comes_to_end and self.caught_up:
             self._has_end = True
             return self._feed.end
+        if feed.failure is not None:
+            raise _again(feed.failure)
         self._join()
         return None
 
@@ -464,30 +493,6 @@ class Subscriber:
         self.cursor, self.generation, self._dry_edition = gap.last_id, gap.generation, -1
         return gap
 
-    async def next(self, count_max: int, bytes_max: int) -> FeedItem:
-        """Wait for the next page or gap after the cursor, and move the cursor past it.
-
-        A page has at least one entry, and otherwise at most `count_max` entries and `bytes_max` bytes.
-        Raises EngineError: `draining` at shutdown, `storage_failed`. If cancelled, it has taken nothing.
-        """
-        while True:
-            item = await self.look(count_max, bytes_max)
-            if item is not None:
-                return item
-            if not self.ready():
-                await self._change()
-
-    async def look(self, count_max: int, bytes_max: int) -> FeedItem | None:
-        """Like `next`, but without waiting for new entries: None if there are none, or if only the cursor
-        has moved.
-        """
-        item = self.take_next(count_max, bytes_max)
-        if item is None and self._feed.failure is not None:
-            raise _again(self._feed.failure)
-        if item is None and not self.caught_up:
-            return await self._look_behind(count_max, bytes_max)
-        return item
-
     def call_when_ready(self, callback: Callback) -> None:
         """Call `callback` once, from the event loop, when there may be entries; immediately if there are.
 
@@ -497,7 +502,8 @@ class Subscriber:
             asyncio.get_running_loop().call_soon(callback)
             return
         self._join()
-        self._wait(callback)
+        self.callback = callback
+        self._feed.wait(self)
 
     def live_page(self) -> FeedPage | None:
         """The newest page, if it begins at the cursor, as it does for subscribers that are up to date."""
@@ -512,25 +518,16 @@ class Subscriber:
         self._feed.take_item(self, page)
         self._feed.wait(self)
 
-    def _wait(self, callback: Callback) -> None:
-        self.callback = callback
-        self._feed.wait(self)
-
     def close(self) -> None:
         """Stop following; closing again has no effect."""
         self.callback = None
         self._feed.leave(self)
 
-    async def _change(self) -> None:
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._wait(lambda: None if future.done() else future.set_result(None))
-        try:
-            await future
-        finally:
-            self._feed.stop_waiting(self)
-
-    async def _look_behind(self, count_max: int, bytes_max: int) -> FeedPage | FeedGap | None:
-        """Read entries between the cursor and the feed's position. If there are none, the cursor may move."""
+    def look_behind(self, count_max: int, bytes_max: int, done: Found) -> None:
+        """Read entries between the cursor and the feed's position, and call `done` with what was found and is
+        taken with that: None if there is nothing, and the cursor may have moved. A page has at least one
+        entry, and otherwise at most `count_max` entries and `bytes_max` bytes. Closed, it has taken nothing.
+        """
         feed, cursor, position, edition = self._feed, self.cursor, self._feed.position, self._feed.edition
         between = XRange(
             stream=feed.stream,
@@ -541,11 +538,24 @@ class Subscriber:
             up_to_damage=True,
         )
         look = XRead(streams=[(feed.stream, cursor)], count=1, known=[self.generation])
-        looked, entries, edges = await _turn(
-            feed.engine, [look, between, DescribeEdges(stream=feed.stream)], self._reader
+        call = Call(
+            [look, between, DescribeEdges(stream=feed.stream)],
+            How.TOGETHER,
+            origin=_ORIGIN,
+            reader=self._reader,
         )
+
+        def answer(replies: Replies) -> None:
+            done(_refusal_in(replies) or self._found(cursor, position, edition, replies))
+
+        replies = feed.engine.send(call, answer)
+        if replies is not None:
+            answer(replies)
+
+    def _found(self, cursor: int, position: int, edition: int, replies: Replies) -> FeedItem | None:
+        looked, entries, edges = replies
         assert isinstance(looked, StreamsRead), "XREAD replies with StreamsRead"
-        (generation,) = looked.generations
+        feed, (generation,) = self._feed, looked.generations
         gap = looked.streams[0].gap if looked.streams else None
         if gap is not None:
             return self._pass(FeedGap(feed.stream, gap, generation))
@@ -570,15 +580,10 @@ class Subscriber:
             self.cursor = position
 
 
-async def _turn(
-    engine: CommandEngine, commands: Sequence[Command], reader: Reader | None = None
-) -> list[Reply]:
-    replies: list[Reply] = []
-    for reply in await ask(engine, Call(commands, How.TOGETHER, origin=_ORIGIN, reader=reader)):
-        if isinstance(reply, EngineError):
-            raise reply
-        replies.append(reply)
-    return replies
+def _refusal_in(replies: Replies) -> EngineError | None:
+    if isinstance(replies, Refused):
+        return replies.error
+    return next((one for one in replies if isinstance(one, EngineError)), None)
 
 
 def _fits(item: FeedPage | FeedGap, count_max: int, bytes_max: int) -> bool:

@@ -10,15 +10,16 @@ previous reader has received them.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Sequence
 from copy import copy
 from typing import NamedTuple, Self
 
-from app.live.waiting import Done, Outcome, Wait
+from app.live.waiting import Done, Wait
 from engine import Call, CommandEngine, EngineError, ReadHandle
 from engine.commands import EndWait, GiveBack, XReadGroup
-from engine.replies import GroupRead, Reply
+from engine.replies import GroupRead
+
+Settled = Callable[[Sequence[int]], None]
 
 
 class ConsumerKey(NamedTuple):
@@ -37,8 +38,7 @@ class ConsumerLease:
     """One reader's lease of its consumer.
 
     `alone` is done when no other reader reads as this consumer, with the refusal if this one may not either.
-    `over` is done when this one has stopped and has sent or given back all that it read. `on_stop` is called
-    when it has to stop.
+    `over` is done when this one has stopped and has sent or given back all that it read.
     """
 
     __slots__ = (
@@ -49,7 +49,6 @@ class ConsumerLease:
         "alone",
         "consumer",
         "is_stopped",
-        "on_stop",
         "over",
     )
 
@@ -59,7 +58,6 @@ class ConsumerLease:
         self.alone: asyncio.Future[EngineError | None] = loop.create_future()
         self.over: asyncio.Future[None] = loop.create_future()
         self.is_stopped = False
-        self.on_stop: Callable[[], None] = lambda: None
         # Its last read, which may wait still.
         self._reading: Wait | None = None
         self._replaced = replaced
@@ -103,36 +101,19 @@ class ConsumerLease:
     def end_operation(self) -> None:
         """Count one operation less."""
         self._under_way -= 1
-        self._check_over()
+        if self._left:
+            self._check_over()
 
     def read_group(
         self, engine: CommandEngine, command: XReadGroup, done: Done, *, going_on: bool = False
     ) -> None:
-        """Read as the consumer, until the reader has to stop."""
+        """Read as the consumer, until the reader has to stop. It is in progress until `end_operation`."""
+        self._under_way += 1
         if self.is_stopped:
             asyncio.get_running_loop().call_soon(done, GroupRead(()))
         else:
             call = Call((command,), waits=ReadHandle(), going_on=going_on)
             self._reading = Wait(engine, call, done)
-
-    async def reply(self, engine: CommandEngine, command: XReadGroup, *, going_on: bool) -> Reply:
-        """The same for a coroutine; cancelled, it takes nothing. Raises EngineError."""
-        replied: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        self.read_group(
-            engine,
-            command,
-            lambda reply: None if replied.done() else replied.set_result(reply),
-            going_on=going_on,
-        )
-        try:
-            reply = await replied
-        except asyncio.CancelledError:
-            if self._reading is not None:
-                self._reading.cancel()
-            raise
-        if isinstance(reply, Exception):
-            raise reply
-        return reply
 
     def give_back(self, engine: CommandEngine, entry_ids: Sequence[int]) -> None:
         """Return entries to the group that were not sent; their delivery counts are restored."""
@@ -144,7 +125,6 @@ class ConsumerLease:
             self.is_stopped = True
             if self._reading is not None:
                 self._reading.end()
-            self.on_stop()
 
     def close(self, engine: CommandEngine) -> None:
         """End the lease, and the consumer's read: it counts as read until now, even if delivery was delayed
@@ -171,8 +151,8 @@ class ConsumerLeases:
     def __init__(self) -> None:
         self._prefix = ""
         self._leases: dict[str, dict[ConsumerKey, ConsumerLease]] = {}
-        # Ordered: the first to watch is the first to wake.
-        self._watching: dict[str, dict[asyncio.Event, None]] = {}
+        # Ordered: the first to follow is the first to be called.
+        self._following: dict[str, dict[Settled, None]] = {}
 
     def under(self, prefix: str) -> Self:
         """The same leases for a tenant, whose names of streams are without this prefix."""
@@ -215,26 +195,27 @@ class ConsumerLeases:
         """
         return {(key.group, key.name) for key in self._leases.get(self._prefix + stream, ())}
 
-    def settled(self, stream: str) -> None:
-        """Wake the watchers: entries of the stream may have been acknowledged, given back or claimed."""
-        for event in self._watching.get(self._prefix + stream, ()):
-            event.set()
+    def settled(self, stream: str, entry_ids: Sequence[int]) -> None:
+        """Call the followers of the stream: these entries may have been acknowledged, given back or claimed;
+        none is any of them.
+        """
+        for callback in [*self._following.get(self._prefix + stream, ())]:
+            callback(entry_ids)
 
     def wake(self) -> None:
-        """Wake all watchers: the gateway stops."""
-        for events in self._watching.values():
-            for event in events:
-                event.set()
+        """Call all followers: the gateway stops."""
+        for callback in [one for each in self._following.values() for one in each]:
+            callback(())
 
-    @contextmanager
-    def watch(self, stream: str) -> Iterator[asyncio.Event]:
-        """An event that is set whenever entries of the stream may have been settled."""
-        event, stream = asyncio.Event(), self._prefix + stream
-        self._watching.setdefault(stream, {})[event] = None
-        try:
-            yield event
-        finally:
-            watching = self._watching[stream]
-            del watching[event]
-            if not watching:
-                del self._watching[stream]
+    def follow(self, stream: str, callback: Settled) -> Callable[[], None]:
+        """Call this whenever entries of the stream may have been settled. Returns what stops that."""
+        stream = self._prefix + stream
+        self._following.setdefault(stream, {})[callback] = None
+
+        def stop() -> None:
+            following = self._following.get(stream, {})
+            following.pop(callback, None)
+            if not following:
+                self._following.pop(stream, None)
+
+        return stop

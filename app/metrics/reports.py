@@ -14,6 +14,7 @@ from app.metrics.slow_turns import SlowTurns
 from app.metrics.tracing import Tracer
 from app.settings import Settings
 from engine import Clock
+from engine.commands import XReadGroup
 from engine.replies import GroupRead
 
 
@@ -62,10 +63,9 @@ class Reports:
         self.slow_turns = SlowTurns(clock.wall_ms)
         self.faults = Faults(clock.monotonic)
 
-    def trace_read(self, group: str, consumer: str, reply: GroupRead) -> None:
+    def trace_read(self, command: XReadGroup, reply: GroupRead) -> None:
         """Trace what a group is given, if traces are wanted."""
         if self.tracer is not None:
             for stream in reply.streams:
-                self.tracer.note_read(
-                    stream.stream, group, consumer, [entry.text for entry in stream.entries]
-                )
+                texts = [entry.text for entry in stream.entries]
+                self.tracer.note_read(stream.stream, command.group, command.consumer, texts)

@@ -35,4 +35,4 @@ class SettlingEngine(EngineProxy):
         for command in call.commands:
             if command.settles:
                 for stream in command.named_streams() or ():
-                    self._leases.settled(stream)
+                    self._leases.settled(stream, command.named_ids())

@@ -12,6 +12,7 @@ from app.main import App, create_app
 from app.settings import Settings
 from engine import Engine, EngineProtocol, SystemClock
 from engine.cluster import BackendDurability, ClusterEngine
+from tests.app.conversing import close_all
 from tests.bounds import bounded
 from tests.cluster.clusters import backend_of_tests
 from tests.cluster.differences import differences
@@ -35,6 +36,13 @@ async def store(http: httpx.AsyncClient, stream: str, count: int, **fields: str)
     rows = [{"id": f"{n}-0", "fields": {"n": str(n), **fields}} for n in range(1, count + 1)]
     answer = await http.post(f"/v1/streams/{stream}/entries", json={"entries": rows})
     assert answer.status_code == 201, answer.text
+
+
+@pytest.fixture(autouse=True)
+def _worlds() -> Iterator[None]:
+    """What a test has begun on loops of its own ends with it."""
+    yield
+    close_all()
 
 
 @pytest.fixture(scope="session")

@@ -14,11 +14,10 @@ import hypothesis.strategies as st
 
 from app.auth import ANONYMOUS
 from app.doors.websocket.connection import Connection
-from app.doors.websocket.effects import SessionLimits
 from app.doors.websocket.frames import HelloFrame, HelloLimits
 from app.doors.websocket.hub import Hub
 from app.doors.websocket.session import Session
-from app.doors.websocket.socket_link import NEVER_SENT
+from app.doors.websocket.subscription_table import SessionLimits
 from app.fronts.remote_engine import RemoteEngine
 from app.http.plan import HeadPlan
 from app.http.requests import Request
@@ -27,7 +26,7 @@ from app.settings import Settings
 from engine import Engine, Fsync, entries, ids
 from engine.commands import Command, Trim, XAdd, XTrim
 from engine.replies import Reply
-from tests.app.conversing import payload
+from tests.app.conversing import Wire
 from tests.engine.asking import reply_to
 from tests.engine.clocks import HandClock, let_threads_run, settle
 
@@ -35,8 +34,6 @@ T = TypeVar("T")
 Json = dict[str, Any]
 
 _PATIENCE_S: Final = 60.0
-# Little, so that a test fills it: what a wire holds before nothing should join it.
-_FULL_BYTES: Final = 400
 _SEQUENCE_MAX: Final = (1 << ids.SEQUENCE_BITS) - 1
 HELLO: Final = HelloFrame(
     version=1,
@@ -52,54 +49,6 @@ HELLO: Final = HelloFrame(
     ),
     heartbeat_ms=15_000,
 )
-
-
-class Wire:
-    """The socket of a conversation, with a peer that takes what it likes when it likes."""
-
-    def __init__(self) -> None:
-        self.frames: list[Json] = []
-        self.stalled = False
-        self.closed: tuple[int, str] | None = None
-        self.held = False
-        self._waiting: list[bytes] = []
-        self._written_bytes = 0
-
-    @property
-    def paused(self) -> bool:
-        return bool(self._waiting) or self.closed is not None
-
-    @property
-    def full(self) -> bool:
-        return self.closed is not None or sum(map(len, self._waiting)) > _FULL_BYTES
-
-    @property
-    def sent_bytes(self) -> int:
-        return self._written_bytes - sum(map(len, self._waiting))
-
-    def write_frame(self, data: bytes) -> int:
-        if self.closed is not None:
-            return NEVER_SENT
-        self._written_bytes += len(data)
-        self._waiting.append(data)
-        if not self.stalled:
-            self.take(len(self._waiting))
-        return self._written_bytes
-
-    def write_alone(self, data: bytes) -> bool:
-        return not self.paused and self.write_frame(data) != NEVER_SENT
-
-    def take(self, frames: int) -> None:
-        """The peer takes this number of waiting frames."""
-        taken, self._waiting = self._waiting[:frames], self._waiting[frames:]
-        self.frames += map(payload, taken)
-
-    def hold(self, *, held: bool) -> None:
-        self.held = held
-
-    def close_with(self, code: int, reason: str) -> None:
-        if self.closed is None:
-            self.closed = (code, reason)
 
 
 class PushPeer:
@@ -123,10 +72,10 @@ class PushPeer:
             batch_max=settings.count_max,
             publications=house.app.gateway.limits.publications,
         )
-        self.session = kind(limits, ANONYMOUS, "r-1", depth_max=16)
         self.wire = Wire()
         share = house.app.gateway.limits.connections.enter(request.caller)
-        self.push = Connection(house.hub, self.wire, request, self.session, share)
+        self.push = Connection(house.hub, self.wire, request, share, limits, kind)
+        self.session = self.push.session
         self.push.begin(HELLO)
 
     @property

@@ -14,7 +14,7 @@ import pytest
 from app.doors.websocket import frame_reader, frames
 from app.openapi import asyncapi
 from app.settings import Settings
-from tests.app.conversing import SocketWorld, key_of, working
+from tests.app.conversing import SocketWorld, named, working
 
 SPECIFICATION: Final = (
     Path(__file__).parents[1] / "sdk" / "node_modules" / "@asyncapi" / "specs" / "schemas" / "3.0.0.json"
@@ -80,14 +80,14 @@ def test_what_is_sent_has_the_described_shape() -> None:
     world.say("publish", stream="s", fields=[["a", "1"], ["a", "2"]])
     world.say("publish", stream="s", fields={})
     world.say("subscribe", sub="t", streams={"s": "0", "long": "0"}, credit=9, ref=4)
-    world.do(world.session.begin_outage())
-    world.do(world.session.end_outage())
+    world.do(world.session.table.begin_outage)
+    world.do(world.session.table.end_outage)
     working(world, 2, credit=2)
     world.say("nack", sub="w", ids=world.pushed("w"), ref=5)
     world.say("ack", sub="w", ids=world.pushed("w"), ref=6)
     world.say("unsubscribe", sub="t", ref=7)
-    world.do(world.session.revoke(key_of(world.session, "w"), "replaced"))
-    world.do(world.session.drain(100))
+    world.do(world.session.table.revoke, named(world.session, "w"), "replaced")
+    world.do(world.session.table.drain, 100)
     seen = {frame["op"] for frame in world.sent}
     assert seen == {
         *("ok", "error", "pong", "entries", "caught_up", "paused", "resumed", "revoked", "goaway"),

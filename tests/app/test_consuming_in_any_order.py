@@ -225,7 +225,7 @@ class Consuming(RuleBasedStateMachine):
             self.house.do(worker.peer.say, op, sub="w", ids=[ids.format(one) for one in chosen])
         else:
             self._settle(op, chosen)
-            self.house.do(self.house.app.gateway.leases.settled, "s")
+            self.house.do(self.house.app.gateway.leases.settled, "s", chosen)
 
     @precondition(lambda self: self.owners())
     @rule(data=st.data(), act=st.sampled_from(["claim", "claim", "ack", "nack"]))

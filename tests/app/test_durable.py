@@ -17,6 +17,7 @@ from app.settings import Settings
 from engine import Engine, SystemClock
 from engine.commands import Cursor
 from tests.app.conftest import calling
+from tests.app.following import wait_for
 from tests.app.policies import FixedPolicy, principal_with
 from tests.bounds import bounded
 
@@ -264,7 +265,7 @@ async def test_a_page_is_written_once_for_all_its_readers(http: httpx.AsyncClien
     feeds = app.gateway.tenant("").feeds
     tails = [await feeds.subscribe("chat/42", Cursor.LATEST) for _ in range(3)]
     readers = [Following(app.gateway, tail, "application/json", "") for tail in tails]
-    taking = [asyncio.create_task(tail.next(9, 9_000)) for tail in tails]
+    taking = [asyncio.create_task(wait_for(tail, 9, 9_000)) for tail in tails]
     await asyncio.sleep(0)
     await http.post(_PATH, headers=_JSON, content="[1,2]")
     pages = await asyncio.gather(*taking)

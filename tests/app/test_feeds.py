@@ -10,6 +10,7 @@ import pytest
 from app.live.feeds import FeedEnd, FeedItem, FeedPage, Feeds, Subscriber
 from engine import EngineError, entries, ids
 from engine.commands import Cursor
+from tests.app.following import wait_for
 from tests.engine.clocks import settle
 from tests.engine.conversation import Conversation, SlowDisk
 
@@ -50,7 +51,7 @@ async def drained(tail: Subscriber, count_max: int = MANY, bytes_max: int = LARG
     """Everything that the tail has by now."""
     found: list[str] = []
     while True:
-        reading = asyncio.ensure_future(tail.next(count_max, bytes_max))
+        reading = asyncio.ensure_future(wait_for(tail, count_max, bytes_max))
         await settle()
         if not reading.done():
             reading.cancel()
@@ -79,7 +80,7 @@ async def test_a_missing_stream_is_an_empty_one(talk: Conversation, feeds: Feeds
 async def test_tails_share_one_read_and_one_page(talk: Conversation, feeds: Feeds) -> None:
     """However many there are, the engine has one blocked read, and an encoded form is made once."""
     tails = [await feeds.subscribe("s", NEW) for _ in range(50)]
-    reading = [asyncio.ensure_future(tail.next(MANY, LARGE)) for tail in tails]
+    reading = [asyncio.ensure_future(wait_for(tail, MANY, LARGE)) for tail in tails]
     await settle()
     assert talk.engine.waiting == 1
     await talk.add("s", "1-0")
@@ -143,7 +144,7 @@ async def test_nothing_is_handed_out_before_it_is_safe() -> None:
         await settle()
         disk.hold()
         adding = await talk.begin("XADD", "s", "2-0", "a", "1")
-        reading = [asyncio.ensure_future(tail.next(MANY, LARGE)) for tail in tails]
+        reading = [asyncio.ensure_future(wait_for(tail, MANY, LARGE)) for tail in tails]
         await settle()
         assert [adding.done(), *(one.done() for one in reading)] == [False] * 3
         disk.let_go()
@@ -293,7 +294,7 @@ async def test_the_last_of_nothing_is_what_comes(talk: Conversation, feeds: Feed
 async def test_a_tail_that_was_cancelled_has_taken_nothing(talk: Conversation, feeds: Feeds) -> None:
     """Its cursor stands where it stood."""
     tail = await feeds.subscribe("s", NEW)
-    reading = asyncio.ensure_future(tail.next(MANY, LARGE))
+    reading = asyncio.ensure_future(wait_for(tail, MANY, LARGE))
     await settle()
     reading.cancel()
     await talk.add("s", "1-0")
@@ -321,13 +322,13 @@ async def test_a_shutdown_is_told_after_what_was_read_before(talk: Conversation,
     """The last page first, then `draining`; a tail that waits returns at once."""
     tail, waiting = await feeds.subscribe("s", NEW), await feeds.subscribe("t", NEW)
     assert await drained(tail) == []
-    blocked = asyncio.ensure_future(waiting.next(MANY, LARGE))
+    blocked = asyncio.ensure_future(wait_for(waiting, MANY, LARGE))
     await talk.add("s", "1-0")
     await settle()
     talk.engine.end_waits()
     await settle()
-    assert shown(await tail.next(MANY, LARGE)) == ["1-0"]
-    for ended in (tail.next(MANY, LARGE), blocked):
+    assert shown(await wait_for(tail, MANY, LARGE)) == ["1-0"]
+    for ended in (wait_for(tail, MANY, LARGE), blocked):
         with pytest.raises(EngineError) as refusal:
             await ended
         assert refusal.value.code == "draining"
@@ -355,7 +356,7 @@ async def test_who_has_no_task_takes_when_called(talk: Conversation, feeds: Feed
     """A callback is called once; what it finds it may take without waiting, if it fits."""
     tail = await feeds.subscribe("s", NEW)
     found: list[FeedItem | None] = []
-    tail.call_when_ready(lambda: found.append(tail.take_next(MANY, LARGE)))
+    tail.call_when_ready(lambda: found.append(tail.take(MANY, LARGE)))
     await talk.add("s", "1-0")
     await talk.add("s", "2-0")
     await settle()

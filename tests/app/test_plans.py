@@ -586,9 +586,11 @@ async def test_what_may_have_been_done_is_not_tried_again(
 async def test_who_waits_for_room_is_woken(world: World) -> None:
     """A reader over server-sent events goes on once what it was given is acknowledged elsewhere."""
     await world.see(ACKNOWLEDGE)
-    with world.sides.ours.gateway.tenant("").leases.watch("s") as settled:
-        assert (await world.sides.ours.ask(world.next(ACKNOWLEDGE)))[9:12] == b"200"
-        assert settled.is_set()
+    settled: list[Sequence[int]] = []
+    stop = world.sides.ours.gateway.tenant("").leases.follow("s", settled.append)
+    assert (await world.sides.ours.ask(world.next(ACKNOWLEDGE)))[9:12] == b"200"
+    stop()
+    assert [len(one) for one in settled] == [1]
 
 
 # ---- what is counted

@@ -6,14 +6,16 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from app.doors.websocket.group_subscription import GroupSubscription
 from app.doors.websocket.session import Session
+from app.doors.websocket.stream_subscription import StreamSubscription
 from app.live.leases import ConsumerKey, ConsumerLease, ConsumerLeases
 from app.settings import Settings
 from engine import errors, ids
 from engine.commands import XPendingRange
 from engine.replies import PendingList
 from tests.app.conftest import calling
-from tests.app.pushing import PushWorld, Stored
+from tests.app.pushing import PushPeer, PushWorld, Stored
 
 SETTINGS = Settings(log_requests="none", count_max=100)
 WORK = {"stream": "s", "group": "g", "consumer": "c", "create": "0"}
@@ -69,21 +71,31 @@ def test_conversations_that_an_engine_takes_along_have_not_failed(house: PushWor
     assert house.run(failed(house)) == 0
 
 
-@pytest.mark.parametrize("event", ["a live page", "tails.on_ready", "tails.on_page", "tails.on_subscribed"])
+Subscriptions = type[StreamSubscription] | type[GroupSubscription]
+
+
+def plant(monkeypatch: pytest.MonkeyPatch, kind: Subscriptions, name: str, peer: PushPeer) -> None:
+    """The subscriptions of this peer fail there."""
+    real = getattr(kind, name)
+
+    def planted(self: Any, *arguments: Any, **named: Any) -> Any:
+        return (fail if self.table.host is peer.push else real)(self, *arguments, **named)
+
+    monkeypatch.setattr(kind, name, planted)
+
+
+@pytest.mark.parametrize("event", ["room", "write", "write_live", "caught_up"])
 def test_a_follower_that_fails_is_closed_and_sent_nothing_more(
-    house: PushWorld, stored: Stored, event: str
+    house: PushWorld, stored: Stored, monkeypatch: pytest.MonkeyPatch, event: str
 ) -> None:
     """With 4000, logged and counted; its client can go on from where it was. Others follow on."""
-    is_of_session = event != "a live page"
-    peer, other = house.connect(failing(event) if is_of_session else Session), house.connect()
-    if not is_of_session:
-        peer.wire.write_alone = fail  # type: ignore[method-assign]
+    peer, other = house.connect(), house.connect()
+    plant(monkeypatch, StreamSubscription, event, peer)
     with capture_logs() as logs:
-        credit = {"credit": 1} if event == "tails.on_ready" else {}
-        if event == "tails.on_page":
+        if event == "write":
             stored.add([1])
         for one in (other, peer):
-            house.do(one.say, "subscribe", sub="t", streams={"s": "0"}, **credit)
+            house.do(one.say, "subscribe", sub="t", streams={"s": "0"})
         house.settle()
         for _ in range(3):
             stored.add([1])
@@ -96,13 +108,14 @@ def test_a_follower_that_fails_is_closed_and_sent_nothing_more(
     assert [one["next"] for one in other.frames if one["op"] == "entries"]
 
 
-@pytest.mark.parametrize("event", ["consumers.on_delivery", "consumers.on_lease", "on_replies"])
+@pytest.mark.parametrize("event", ["declines", "write", "begin"])
 def test_a_consumer_that_fails_gives_back_what_it_did_not_send(
-    house: PushWorld, stored: Stored, event: str
+    house: PushWorld, stored: Stored, monkeypatch: pytest.MonkeyPatch, event: str
 ) -> None:
     """It is closed, and nothing is pending with it that its client never got."""
     stored.add([1, 1, 1])
-    peer = house.connect(failing(event))
+    peer = house.connect()
+    plant(monkeypatch, GroupSubscription, event, peer)
     with capture_logs():
         house.do(peer.say, "consume", sub="w", **WORK)
         house.settle()
@@ -141,10 +154,9 @@ def test_a_consumer_that_cannot_be_leased_reads_nothing(house: PushWorld, stored
     [
         "receive",
         "receive_binary",
-        "consumers.tick",
-        "drain",
+        "table.drain",
         "on_command_result",
-        "revoke",
+        "table.revoke",
         "on_disconnect",
     ],
 )
@@ -157,10 +169,9 @@ def test_every_other_event_that_fails_ends_the_conversation(
     acts = {
         "receive": lambda: peer.say("ping"),
         "receive_binary": peer.push.received_binary,
-        "consumers.tick": peer.push.look,
-        "drain": lambda: peer.push.drain(1_000),
+        "table.drain": lambda: peer.push.drain(1_000),
         "on_command_result": lambda: peer.say("command", command=["PING"]),
-        "revoke": lambda: other.say("consume", sub="w", **WORK),
+        "table.revoke": lambda: other.say("consume", sub="w", **WORK),
         "on_disconnect": lambda: None,
     }
     with capture_logs() as logs:

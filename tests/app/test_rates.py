@@ -11,7 +11,6 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from app.doors.websocket.effects import Close
 from app.main import ROUTES, App, create_app
 from app.settings import Settings
 from engine import Engine
@@ -464,7 +463,7 @@ def test_a_socket_that_goes_on_all_the_same_is_closed() -> None:
         world.say("ping")
     assert not world.session.table.closed
     world.say("ping")
-    assert world.closed == Close(4005, "rate_limited")
+    assert world.closed == (4005, "rate_limited")
 
 
 def test_sockets_and_requests_of_one_caller_share_its_buckets(tmp_path: Path) -> None:

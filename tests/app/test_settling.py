@@ -9,7 +9,7 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from app.doors.sse import consumers
+from app.live import readers
 from engine import entries
 from engine.commands import EnsureGroup, XAdd
 from tests.app.ten_doors import DOORS, LATE_S, Bench, Commands, Http, Redis, WebSocket, opened
@@ -54,7 +54,7 @@ def ways() -> Sequence[tuple[str, Settle]]:
 async def test_what_is_settled_makes_room_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settle: Settle
 ) -> None:
-    monkeypatch.setattr(consumers, "CHECK_S", NEVER_S)
+    monkeypatch.setattr(readers, "CHECK_S", NEVER_S)
     async with opened(tmp_path) as bench:
         body = entries.body([("n", "1")])
         await reply_to(bench.engine, XAdd(stream="orders", bodies=[body] * 2))

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from app.doors.sse.cursors import TailOptions
-from app.doors.sse.tails import TailSource
+from app.doors.sse.tails import Tail
 from app.gateway import Gateway
 from app.http.cursors import Place
 from app.http.responses import GONE_EXTENSION, WRITE_EXTENSION
@@ -481,9 +481,9 @@ async def test_where_one_stream_is_refused_none_is_followed() -> None:
     with pytest.raises(EngineError):
         await reply_to(engine, added)
     feeds, gateway = Feeds(engine), Gateway(Settings(), HandClock())
-    (await TailSource.begin(feeds, TailOptions(["a"], [Place(0)]), gateway)).close()
+    (await Tail.begin(feeds, TailOptions(["a"], [Place(0)]), gateway)).close()
     with pytest.raises(EngineError, match="storage_failed"):
-        await TailSource.begin(feeds, TailOptions(["a", "b"], [Place(0)] * 2, mark="m"), gateway)
+        await Tail.begin(feeds, TailOptions(["a", "b"], [Place(0)] * 2, mark="m"), gateway)
     assert len(feeds) == 0
     await engine.close()
 

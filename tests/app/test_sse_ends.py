@@ -107,7 +107,7 @@ async def test_a_thousand_tails_end_with_the_stream(world: SseWorld) -> None:  #
     for _ in range(5):
         await settle()
     assert len(ended) == 1_000
-    assert {type(tail.take_next(1, 1)).__name__ for tail in tails} == {"FeedEnd"}
+    assert {type(tail.take(1, 1)).__name__ for tail in tails} == {"FeedEnd"}
     assert not any(tail.ready() for tail in tails)
     for tail in tails:
         tail.close()

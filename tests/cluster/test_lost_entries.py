@@ -15,6 +15,7 @@ from engine.cluster import ClusterEngine
 from engine.cluster.keys import auxiliary_key
 from engine.commands import Trim, XAdd, XDel, XRead, XTrim
 from engine.replies import Added, Gap, StreamEntries, StreamsRead
+from tests.app.following import look, wait_for
 from tests.cluster.engines import TIMEOUT_S, refused
 from tests.cluster.servers import Backend
 from tests.engine.asking import reply_to
@@ -174,7 +175,7 @@ async def test_a_reader_that_was_away_for_several_takeovers_gets_its_gap(
 
 async def take(subscriber: Subscriber) -> Gap | list[int]:
     async with asyncio.timeout(TIMEOUT_S):
-        found = await subscriber.next(10, 1 << 20)
+        found = await wait_for(subscriber, 10, 1 << 20)
     if isinstance(found, FeedGap):
         return found.gap
     assert isinstance(found, FeedPage)
@@ -204,7 +205,7 @@ async def test_a_follower_gets_one_gap_and_then_the_entries(
     added: Sequence[int] = []
     if when == "joined":
         subscriber = await feeds.subscribe("s", last_lost)
-        assert await subscriber.look(10, 1 << 20) is None
+        assert await look(subscriber, 10, 1 << 20) is None
         failover.take_over()
     else:
         failover.take_over()
@@ -236,7 +237,7 @@ async def test_no_follower_gets_what_was_lost_after_what_is_new(
     feeds = Feeds(engine)
     quick, slow = [await feeds.subscribe("s", kept) for _ in range(2)]
     for subscriber in (quick, slow):
-        assert await subscriber.look(10, 1 << 20) is None
+        assert await look(subscriber, 10, 1 << 20) is None
         assert subscriber.joined
     for lost in seq(3, 5):
         await add(engine, lost)

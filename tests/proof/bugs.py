@@ -32,6 +32,7 @@ _DEAD: Final = "        dead = {*self._log.run_files} - {*self._keyspace.runs.fi
 _FAULT: Final = "tests/engine/test_fault.py"
 _KERNEL: Final = "tests/engine/test_kernel_syncs.py"
 _UNDO, _UNDOING = "engine/commands/pending.py", "tests/engine/test_undoing.py"
+_READERS, _PUMPS = "app/live/readers.py", "tests/app/test_pumps.py"
 _NEIGHBOURS: Final = "tests/engine/test_neighbours.py"
 _SECOND: Final = "tests.proof.test_real_files:test_a_second_process_is_refused"
 _SHORT: Final = "tests.proof.test_real_files:test_a_system_that_writes_a_little_at_a_time"
@@ -249,13 +250,47 @@ BUGS: Final[dict[str, Bug]] = {
         TURNS, "            self.shut = errors.restarting\n", "", _FAULT,
     ),
     "entries taken without credit": _bug(
-        "app/doors/websocket/subscription_table.py", "credit.left is None or entries < credit.left",
-        "credit.left is None or entries < max(2, credit.left)", "tests/app/test_push_bounds.py",
+        "app/doors/websocket/stream_subscription.py", "credit.left is None or count < credit.left",
+        "credit.left is None or count < max(2, credit.left)", "tests/app/test_push_bounds.py",
     ),
     "conversation that goes on after its failure": _bug(
-        "app/doors/websocket/subscriptions.py", "            one.fail(error)\n", "            pass\n",
+        "app/doors/websocket/connection.py", "            one.fail(error)\n", "            pass\n",
         "tests/app/test_push_failures.py",
     ),
+    "page written twice behind a full sink": _bug(
+        _READERS, "        self._sink.write(place, item)\n        if not self.open:",
+        "        self._sink.write(place, item)\n"
+        "        if isinstance(item, FeedPage) and self._sink.room() is None:\n"
+        "            self.tails[place].cursor = item.after\n        if not self.open:", _PUMPS,
+    ),
+    "live page taken before it is written": Bug((
+        Edit(
+            _READERS, "            if page is None or not self._sink.write_live(place, page):",
+            "            if page is not None:\n                tail.take_live(page)\n"
+            "            if page is None or not self._sink.write_live(place, page):",
+        ),
+        Edit(
+            _READERS, "            elif not self.is_over:\n                tail.take_live(page)",
+            "            elif not self.is_over:\n                pass",
+        ),
+    ), _PUMPS, {}),
+    "history given back": _bug(
+        _READERS, "if found is not None and not found.history:", "if found is not None:", _PUMPS,
+    ),
+    "pump that goes on after its end": _bug(
+        _READERS,
+        'Write nothing more, and tell the sink."""\n        if not self.is_over:\n            self.stop()\n',
+        'Write nothing more, and tell the sink."""\n        if not self.is_over:\n', _PUMPS,
+    ),
+    "end of a drained group not said": Bug((
+        Edit(
+            "app/doors/sse/consumers.py", 'text += wire.drained() if taken.end.drained else b""', "pass",
+        ),
+        Edit(
+            "app/doors/websocket/group_subscription.py", "if taken.end is not None and taken.end.drained:",
+            "if False:",
+        ),
+    ), "tests/app/test_sse_ends.py", {}),
     "undone though the group was moved": _bug(
         _UNDO, "(key.generation, group.move) == (mark.generation, mark.move)",
         "key.generation == mark.generation", _UNDOING,

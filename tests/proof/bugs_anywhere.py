@@ -12,6 +12,7 @@ _DURABLE, _RESP, _SOCKET = "app/doors/durable", "app/doors/resp", "app/doors/web
 _READING, _TAILS = f"{_DURABLE}/reading.py", "app/doors/sse/tails.py"
 _TABLE, _STRIPPING = f"{_SOCKET}/subscription_table.py", "app/tenants/stripping.py"
 _REMOTE, _LEASES = "app/fronts/remote_engine.py", "app/live/leases.py"
+_READERS: Final = "app/live/readers.py"
 # Tests that a bug names: where there are no probes, or what runs its lines does so before it begins.
 _TYPESCRIPT: Final = "tests/typescript"
 
@@ -47,8 +48,8 @@ _DOORS: Final = {
     ),
     "entries that a consumer's events did not carry are not given back": _bug(
         "app/doors/sse/consumers.py",
-        "self._lease.give_back(self._tenant.engine, self._consumer.decline(delivered))",
-        "self._consumer.decline(delivered)",
+        "self.pump.give_back(self._given)",
+        "self.pump.consumer.release(self._given)",
     ),
     "a gap of one of several streams moves the cursor of the first": _bug(
         "app/doors/sse/cursors.py",
@@ -71,15 +72,15 @@ _DOORS: Final = {
     ),
     # ---- WebSocket
     "a consumer goes on under a token for another consumer": _bug(
-        _TABLE, "Resource(*one.consumer.key)", "Resource(*one.consumer.key[:2])"
+        f"{_SOCKET}/group_subscription.py",
+        "Resource(*self.consumer.key)",
+        "Resource(*self.consumer.key[:2])",
     ),
     "what comes for an ended subscription is not given back": _bug(
-        f"{_SOCKET}/group_reader.py",
-        "return [] if found is None else self._decline(work, found)",
-        "return []",
+        _READERS, "                self._decline(found)\n                return\n", "                return\n"
     ),
     "a socket that drains closes before the last acknowledgement": _bug(
-        _TABLE, "any(one.consumer.in_flight for one in consumers)", "any(one.reading for one in consumers)"
+        _TABLE, "any(one.held for one in", "any(one.paused for one in"
     ),
 }
 

@@ -10,9 +10,9 @@ from pydantic import BaseModel
 
 from app.api.groups import group_calls
 from app.auth import Access, Action
-from app.doors.sse.consumers import ConsumerSource
+from app.doors.sse.consumers import ConsumerEvents
 from app.doors.sse.cursors import TailOptions, mark_for, parse_composite, parse_place
-from app.doors.sse.tails import EventSource, EventStream, TailSource, end_with
+from app.doors.sse.tails import EventSource, EventStream, Tail, end_with
 from app.errors import RefusalError, invalid
 from app.http import media, query
 from app.http.cursors import CursorForm, Place, asks
@@ -174,7 +174,7 @@ async def _follow(
             return Response(204)
         if wanted.fail_on_gap:
             _refuse_gaps(wanted, found)
-    begin = partial(TailSource.begin, request.tenant.feeds, wanted, gateway, request.caller)
+    begin = partial(Tail.begin, request.tenant.feeds, wanted, gateway, request.caller)
     return await _stream(request, begin)
 
 
@@ -250,7 +250,7 @@ async def consume_group(
         return await _stream(request, begin)
 
     def begin() -> Awaitable[EventSource]:
-        source = ConsumerSource(
+        source = ConsumerEvents(
             request.gateway,
             request.tenant,
             ConsumerKey(stream, group, consumer),

@@ -5,6 +5,7 @@ Must never know: how parameters are written, where entries are stored.
 """
 
 import asyncio
+import math
 import secrets
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -31,6 +32,7 @@ from app.http.responses import (
 )
 from app.live.budgets import FREE_BYTES, Reader, Reservation
 from app.live.feeds import FeedEnd, FeedItem, FeedPage, Feeds, Subscriber
+from app.live.readers import GroupPump, Room, StreamPump
 from app.live.sessions import AccessEnd
 from app.live.stalls import STALL_S_MAX
 from app.live.waiting import Place
@@ -229,28 +231,165 @@ def _writes_nothing(_: bytes) -> bool:
     return False
 
 
-class TailSource:
+class Outbox:
+    """The events of a reader, an EventSource: what its pump has written and its connection has not sent.
+
+    It is full until that is sent, so at most one piece of each reader waits.
+    """
+
+    pump: StreamPump | GroupPump
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._clock = gateway.clock
+        self._put: Put | None = None
+        # What is to be sent or being sent, the number of its entries, and those that would go back.
+        self._piece = b""
+        self.is_full = False
+        self._entries = 0
+        self._given: Sequence[int] = ()
+        # Set where there is something for `run` to do.
+        self._news = asyncio.Event()
+        self._why: Exception | None = None
+        self._silent_since = 0.0
+        # When the client is sent away.
+        self._until_s = math.inf
+        # The client has left, or may not read any more.
+        self._has_left = False
+
+    def waits(self, *_: object) -> bool:
+        """Not for a backend: clients come back."""
+        return False
+
+    def end(self, why: Exception | None) -> None:
+        """Nothing follows what waits."""
+        self._why = why
+        self._news.set()
+
+    def say(self, text: bytes) -> None:
+        """Have this sent behind what waits."""
+        self._piece += text
+        self.is_full = True
+        self._news.set()
+
+    def drop(self) -> None:
+        """What was being sent has not left."""
+
+    async def run(self, put: Put) -> None:
+        """Send what the pump writes, and comments between. Raises what ended it, StalledError."""
+        self._put = put
+        self._silent_since = self._clock.monotonic()
+        self.pump.begin()
+        while True:
+            if self.is_full:
+                piece, is_sent = self._piece, False
+                try:
+                    if not self._has_left:
+                        await put(piece)
+                        is_sent = not self._has_left
+                finally:
+                    if not is_sent:
+                        self.drop()
+                if is_sent:
+                    self._gateway.reports.counters.deliver("sse", self._entries)
+                # Behind it may stand by now that another reader goes on.
+                self._piece, self._entries, self._given = self._piece[len(piece) :], 0, ()
+                self.is_full = bool(self._piece)
+                self._silent_since = self._clock.monotonic()
+                self.pump.go_on()
+            elif not self.pump.is_over:
+                await self._wait(put)
+            elif self._why is not None:
+                raise self._why
+            else:
+                return
+
+    async def _wait(self, put: Put) -> None:
+        """Wait until there is something to send. It may be a heartbeat."""
+        now_s = self._clock.monotonic()
+        silent_s, left_s = now_s - self._silent_since, self._until_s - now_s
+        if left_s <= 0:
+            if self.pump.is_idle:
+                self.pump.end()
+                return
+            left_s = math.inf
+        if silent_s >= events.HEARTBEAT_S:
+            await put(events.COMMENT)
+            self._silent_since, silent_s = now_s, 0.0
+        self._news.clear()
+        if self.is_full or self.pump.is_over:
+            return
+        wait_s = min(events.HEARTBEAT_S - silent_s, left_s)
+        timer = asyncio.get_running_loop().call_later(wait_s, self._news.set)
+        try:
+            await self._news.wait()
+        finally:
+            timer.cancel()
+
+
+class StreamOutbox(Outbox):
+    """Events of followed streams. Subclasses render them."""
+
+    pump: StreamPump
+
+    def __init__(self, tails: list[Subscriber], count_max: int, gateway: Gateway) -> None:
+        super().__init__(gateway)
+        self._count_max = count_max
+        self.pump = StreamPump(tails, self)
+
+    def stop(self, pumping: asyncio.Future[None]) -> None:
+        """Cancel `run`: the client has its cursor, so nothing is lost."""
+        self.pump.stop()
+        pumping.cancel()
+
+    def close(self) -> None:
+        """Stop following."""
+        self.pump.stop()
+
+    def room(self) -> Room | None:
+        """A piece, where none waits."""
+        if self.is_full:
+            return None
+        return Room(self._count_max, self._gateway.limits.budgets.output.piece_bytes(_PIECE_BYTES_MAX))
+
+    def write(self, place: int, item: FeedItem | None) -> None:
+        """Have an item sent."""
+        if item is not None:
+            self.say(self._rendered(place, item))
+        if isinstance(item, FeedPage):
+            self._entries += item.count
+
+    def write_live(self, place: int, page: FeedPage) -> bool:
+        """Send a page at once, where the client has taken all before it."""
+        if self._put is None or self.is_full or page.count > self._count_max:
+            return False
+        text = self._rendered(place, page)
+        if len(text) > FREE_BYTES or not self._put.write_now(text):
+            return False
+        self._gateway.reports.counters.deliver("sse", page.count)
+        self._silent_since = self._clock.monotonic()
+        return True
+
+    def caught_up(self, place: int) -> None:
+        """All that there was of a stream was written."""
+
+    def _rendered(self, place: int, item: FeedItem) -> bytes:
+        raise NotImplementedError
+
+
+class Tail(StreamOutbox):
     """Events of one or several followed streams."""
 
-    def __init__(self, tails: Sequence[Subscriber], wanted: TailOptions, gateway: Gateway) -> None:
-        self._counters = gateway.reports.counters
-        self._output = gateway.limits.budgets.output
-        self._tails = tails
-        # Those whose streams are not closed, or were not read to their end.
-        self._open = dict(enumerate(tails))
-        self._wanted = wanted
-        self._clock = gateway.clock
-        self._changed = asyncio.Event()
-        # Whether everything was sent and `run` waits for more.
-        self._is_waiting = False
-        self._silent_since = 0.0
+    def __init__(self, tails: list[Subscriber], wanted: TailOptions, gateway: Gateway) -> None:
         # With several streams, each entry carries the cursors of all.
-        self._count_max = max(_SEVERAL_COUNT_MAX, _PIECE_COUNT_MAX // len(tails))
+        super().__init__(tails, max(_SEVERAL_COUNT_MAX, _PIECE_COUNT_MAX // len(tails)), gateway)
+        self._wanted = wanted
+        self._is_behind = True
 
     @classmethod
     async def begin(
         cls, feeds: Feeds, wanted: TailOptions, gateway: Gateway, reader: str | None = None
-    ) -> "TailSource":
+    ) -> "Tail":
         """Follow all streams or none; `reader` as in `subscribe`. Raises EngineError."""
         tails: list[Subscriber] = []
         try:
@@ -264,18 +403,9 @@ class TailSource:
             raise
         return cls(tails, wanted, gateway)
 
-    def stop(self, pumping: asyncio.Future[None]) -> None:
-        """Cancel `run`: the client has its cursor, so nothing is lost."""
-        pumping.cancel()
-
-    def close(self) -> None:
-        """Stop following."""
-        for tail in self._tails:
-            tail.close()
-
     @property
     def _places(self) -> Sequence[str]:
-        return [self._wanted.place(tail.cursor, tail.generation) for tail in self._tails]
+        return [self._wanted.place(tail.cursor, tail.generation) for tail in self.pump.tails]
 
     @property
     def _cursor(self) -> bytes:
@@ -284,38 +414,22 @@ class TailSource:
     async def run(self, put: Put) -> None:
         """Send the position, existing entries, `caught_up`, then new ones, until all streams are closed."""
         await put(events.position(self._cursor))
-        behind = True
-        self._silent_since = self._clock.monotonic()
-        while self._open:
-            if await self._put_some(put):
-                self._silent_since = self._clock.monotonic()
-            elif all(tail.caught_up for tail in self._open.values()):
-                if behind:
-                    behind = False
-                    await put(wire.caught_up(self._cursor))
-                silent_s = self._clock.monotonic() - self._silent_since
-                if silent_s >= events.HEARTBEAT_S:
-                    self._silent_since += silent_s
-                    silent_s = 0.0
-                    await put(events.COMMENT)
-                await self._change(put, events.HEARTBEAT_S - silent_s)
+        await super().run(put)
 
-    async def _put_some(self, put: Put) -> bool:
-        """Send one piece of each stream that has entries; whether any had."""
-        found = False
-        for place, tail in [*self._open.items()]:
-            places = self._places if self._wanted.several else ()
-            item = await tail.look(self._count_max, self._output.piece_bytes(_PIECE_BYTES_MAX))
-            if item is not None:
-                found = True
-                await put(self._events(item, place, places))
-                if isinstance(item, FeedEnd):
-                    del self._open[place]
-                elif isinstance(item, FeedPage):
-                    self._counters.deliver("sse", item.count)
-        return found
+    def caught_up(self, place: int) -> None:
+        """Say so once, of all streams."""
+        if self._is_behind and not self.pump.behind:
+            self._is_behind = False
+            self.say(wire.caught_up(self._cursor))
 
-    def _events(self, item: FeedItem, place: int, places: Sequence[str]) -> bytes:
+    def write(self, place: int, item: FeedItem | None) -> None:
+        """Have an item sent. The end of one stream may be what the others have waited for."""
+        super().write(place, item)
+        if isinstance(item, FeedEnd) and self.pump.open:
+            self.caught_up(place)
+
+    def _rendered(self, place: int, item: FeedItem) -> bytes:
+        places = self._places if self._wanted.several else ()
         if isinstance(item, FeedPage):
             return wire.page(item, self._wanted, place, places)
         if isinstance(item, FeedEnd):
@@ -323,34 +437,3 @@ class TailSource:
         if self._wanted.fail_on_gap:
             raise self._wanted.report(item.gap, item.generation).refused()
         return wire.gap(item, self._wanted, place, places)
-
-    async def _change(self, put: Put, seconds_max: float) -> None:
-        """Wait until a stream may have entries that are not written as they come, at most `seconds_max`."""
-        changed = self._changed
-        changed.clear()
-        for place, tail in self._open.items():
-            tail.call_when_ready(partial(self._ready, put, place, tail))
-        timer = asyncio.get_running_loop().call_later(max(0.0, seconds_max), changed.set)
-        self._is_waiting = True
-        try:
-            await changed.wait()
-        finally:
-            self._is_waiting = False
-            timer.cancel()
-
-    def _ready(self, put: Put, place: int, tail: Subscriber) -> None:
-        """Write a page as it comes, or else have `run` go on."""
-        if not self._is_waiting or not self._write_live(put, place, tail):
-            self._changed.set()
-
-    def _write_live(self, put: Put, place: int, tail: Subscriber) -> bool:
-        page = None if self._changed.is_set() else tail.live_page()
-        if page is None or page.count > self._count_max:
-            return False
-        text = self._events(page, place, self._places if self._wanted.several else ())
-        if len(text) > FREE_BYTES or not put.write_now(text):
-            return False
-        tail.take_live(page)
-        self._counters.deliver("sse", page.count)
-        self._silent_since = self._clock.monotonic()
-        return True

@@ -1,6 +1,6 @@
-"""A WebSocket connection: performs the effects of its session and passes the results back.
+"""A WebSocket connection: the host of its session.
 
-Knows: the order of messages and effects, who the caller is, when the connection ends.
+Knows: the order of messages, who the caller is, when the connection ends.
 Must never know: what a frame means, credit, how streams are read.
 
 Nothing is read for a socket with unsent data. Entries that were read but not sent are given back; so are
@@ -8,9 +8,9 @@ entries that arrive when the socket's buffer is full.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from functools import partial
-from typing import Any, Final
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial, wraps
+from typing import Any, Concatenate, Final, ParamSpec
 
 from msgspec import UNSET
 
@@ -19,27 +19,11 @@ from app.auth.policy import unauthenticated
 from app.auth.rate_limiter import caller_of
 from app.doors.client import ClientAccess
 from app.doors.websocket import frames
-from app.doors.websocket.effects import (
-    AcquireLease,
-    Authenticate,
-    Close,
-    Effect,
-    Effects,
-    FetchPage,
-    NoteRefusedEnd,
-    ReadGroup,
-    Rest,
-    RunCommand,
-    SendFrame,
-    Submit,
-    Subscribe,
-    Unsubscribe,
-)
-from app.doors.websocket.frame_reader import RefusedFrameError
+from app.doors.websocket.frame_reader import Ref, RefusedFrameError
 from app.doors.websocket.hub import Hub
 from app.doors.websocket.session import Session
 from app.doors.websocket.socket_link import SocketLink, UnsentDeliveries
-from app.doors.websocket.subscriptions import FollowedStreams, GroupReads, event
+from app.doors.websocket.subscription_table import SessionLimits, Subscription
 from app.errors import CODES, RefusalError
 from app.http.client_address import client_address
 from app.http.middleware.request_id import as_refusal
@@ -47,13 +31,13 @@ from app.http.requests import Request, read_in_thread
 from app.live.budgets import Reservation
 from app.live.fair_queue import Flow
 from app.live.joiner import Joint
+from app.live.readers import Gate
 from app.live.sessions import AccessEnd
 from app.live.shares import Share
-from app.metrics import tracing
 from app.redis.bodies import run_unblocked
 from app.tenants import Tenant
 from engine import Call, Done, EngineError, How, Replies
-from engine.commands import AddScheduled, XAdd
+from engine.commands import AddScheduled, Command, XAdd
 from engine.commands import Close as CloseStream
 from engine.replies import AddedScheduled
 
@@ -67,6 +51,25 @@ _AUTH_S_MAX: Final = 10.0
 # The reply to a command is held in memory until a slow client reads it.
 _COMMAND_BYTES_MAX: Final = 1 << 20
 
+P = ParamSpec("P")
+
+
+def event(
+    handle: "Callable[Concatenate[Connection, P], None]",
+) -> "Callable[Concatenate[Connection, P], None]":
+    """Guard an entry point: an exception ends the connection, which then ignores events."""
+
+    @wraps(handle)
+    def guarded(one: "Connection", /, *arguments: P.args, **named: P.kwargs) -> None:
+        if one.failed:
+            return
+        try:
+            handle(one, *arguments, **named)
+        except Exception as error:  # noqa: BLE001 - logged, counted; closes the connection
+            one.fail(error)
+
+    return guarded
+
 
 class Connection:
     """One connection. Call `begin` once the socket is accepted; `closed` is done when it is gone.
@@ -74,11 +77,18 @@ class Connection:
     `failed`: an exception has ended it. Frames may be lost, so nothing is sent after that.
     """
 
-    def __init__(self, hub: Hub, link: SocketLink, request: Request, session: Session, share: Share) -> None:
+    def __init__(
+        self,
+        hub: Hub,
+        link: SocketLink,
+        request: Request,
+        share: Share,
+        limits: SessionLimits,
+        kind: type[Session] = Session,
+    ) -> None:
         self._hub = hub
         self.link = link
         self.request = request
-        self.session = session
         self._counters = request.gateway.reports.counters
         request.door = "websocket"
         # Raises if there is no engine.
@@ -86,14 +96,14 @@ class Connection:
         self._loop = asyncio.get_running_loop()
         self.closed: asyncio.Future[None] = self._loop.create_future()
         self.failed = False
-        # Lists, not deques: they are short, and an empty deque takes 0.7 KB.
-        self._effects: list[Effect] = []
-        self.is_performing = False
         self._tasks: set[asyncio.Task[None]] = set()
-        self.unsent = UnsentDeliveries(link)
-        self._streams: FollowedStreams = FollowedStreams(self)
-        self._consumers: GroupReads = GroupReads(self, hub)
-        # While a Redis command runs, further messages wait in `_texts`.
+        self._unsent: UnsentDeliveries[Subscription] = UnsentDeliveries(link)
+        self.gate = Gate()
+        self.output = request.gateway.limits.budgets.output
+        self.deliver = partial(self._counters.deliver, "websocket")
+        self.note_reply = request.note_reply
+        # While a Redis command runs, further messages wait in `_texts`: a short list, since an empty
+        # deque takes 0.7 KB.
         self._asking = False
         self._texts: list[bytes] = []
         self.flow = hub.frames.flow(request.caller)
@@ -105,6 +115,14 @@ class Connection:
         self._unknown: asyncio.TimerHandle | None = None
         # What this connection and others ask in this cycle, if it asks anything.
         self._shared: Joint | None = None
+        self.session = kind(
+            self,
+            limits,
+            request.principal,
+            request.request_id,
+            depth_max=request.gateway.settings.json_depth_max,
+            meter=request.meter,
+        )
         self._access = ClientAccess(request.gateway, self._end_access, warn=self._expiring, share=share)
 
     @property
@@ -144,7 +162,7 @@ class Connection:
     def _handle(self, text: bytes) -> None:
         self.flow.note_handled()
         if len(text) <= _INLINE_BYTES_MAX:
-            self._perform_next(self.session.receive(text))
+            self.session.receive(text)
         else:
             self._asking = True
             self.spawn(self._handle_long(text))
@@ -164,7 +182,7 @@ class Connection:
             self.flow.end_work()
             for one in held:
                 one.release()
-        self._go_on(self.session.handle(frame, len(text), publication))
+        self._go_on(partial(self.session.handle, frame, len(text), publication))
 
     def _wait_for_turn(self) -> None:
         """Go on with the messages that wait when it is their turn."""
@@ -186,31 +204,30 @@ class Connection:
     @event
     def received_binary(self) -> None:
         """Handle a binary message."""
-        self.perform(self.session.receive_binary())
+        self.session.receive_binary()
 
     @event
     def resumed(self) -> None:
         """Continue: the socket accepts data again."""
-        self.unsent.forget_sent()
-        self._consumers.go_on()
-        self._streams.fetch_again()
+        self._unsent.forget_sent()
+        self.session.table.go_on()
 
     @event
     def drain(self, after_ms: int) -> None:
         """Send `goaway`: the gateway stops."""
-        self.perform(self.session.drain(after_ms))
+        self.session.table.drain(after_ms)
         if self._end is None and not self.closed.done():
             self._end = self._loop.call_later(after_ms / 1000, self._drained)
 
     @event
     def _drained(self) -> None:
-        self.perform(self.session.finish_drain())
+        self.session.table.finish_drain()
 
     @event
     def _not_authenticated(self) -> None:
         """Close: no token came in time."""
         missing = unauthenticated(f"no token came within {_AUTH_S_MAX:.0f} s", None)
-        self.perform(self.session.on_principal(UNSET, missing))
+        self.session.on_principal(UNSET, missing)
 
     def _enter(self) -> None:
         """Have the session ended when its token ends."""
@@ -220,30 +237,25 @@ class Connection:
 
     @event
     def _end_access(self, end: AccessEnd) -> None:
-        self.perform(self.session.end_access(end))
+        self.session.end_access(end)
 
     @event
     def _expiring(self, after_ms: int) -> None:
-        self.perform(self.session.expiring(after_ms))
-
-    @event
-    def look(self) -> None:
-        """Check entries in flight."""
-        self.perform(self.session.consumers.tick())
+        self.session.expiring(after_ms)
 
     @event
     def begin_outage(self) -> None:
         """The backend cannot be used."""
-        self.perform(self.session.begin_outage())
+        self.session.table.begin_outage()
 
     @event
     def end_outage(self) -> None:
         """The backend can be used again."""
-        self.perform(self.session.end_outage())
+        self.session.table.end_outage()
 
     def leaving(self) -> None:
-        """End the reads of its consumers, at once: what is published next goes to others."""
-        self._consumers.stop()
+        """End its reads, at once: what is published next goes to others."""
+        self.session.table.stop()
 
     def lost(self, sent_bytes: int) -> None:
         """Release everything: the socket is gone. `sent_bytes` were written to it."""
@@ -254,7 +266,7 @@ class Connection:
             if timer is not None:
                 timer.cancel()
         self._access.leave()
-        unwritten = self.unsent.take_first(sent_bytes)
+        unwritten = self._unsent.take_first(sent_bytes)
         self._texts.clear()
         try:
             self._end_all(unwritten)
@@ -262,43 +274,52 @@ class Connection:
             if not self.closed.done():
                 self.closed.set_result(None)
 
-    def _end_all(self, unwritten: Sequence[tuple[int, Sequence[int]]]) -> None:
+    def _end_all(self, unwritten: Sequence[tuple[Subscription, Sequence[int]]]) -> None:
         try:
-            self.perform(self.session.on_disconnect(unwritten))
+            self.session.on_disconnect(unwritten)
         except Exception as error:  # noqa: BLE001 - logged and counted; the connection is gone in any case
             self.fail(error)
         # A failed session does not end its subscriptions itself.
-        for key in self._streams.keys | self._consumers.keys:
-            self._leave(Unsubscribe(key))
-        self._consumers.go_on()
+        for one in [*self.session.table.by_name.values()]:
+            self.session.table.end(one)
 
     def _heartbeat(self, every_s: float, *, first: bool = False) -> None:
         self._beat = self._loop.call_later(every_s, self._heartbeat, every_s)
         if not first and not self.link.paused:
             self.link.write_frame(_HEARTBEAT)
 
-    # ---- effects
+    # ---- what the session asks
 
-    def perform(self, effects: Effects) -> None:
-        """Perform effects in order, and the effects that result from them."""
-        self._effects.extend(effects)
-        if self.is_performing:
-            return
-        self.is_performing = True
+    def send(self, data: bytes, work: Subscription | None = None, entry_ids: Sequence[int] = ()) -> None:
+        """Write a frame, which delivers these entries to the consumer of this subscription."""
+        end = self.link.write_frame(data)
+        if work is not None:
+            self._unsent.note(end, work, entry_ids)
+
+    def refuse(self, data: bytes, code: str) -> None:
+        """Write a frame `error` with this code."""
+        self._counters.refuse(code)
+        self.send(data)
+
+    def flush(self) -> None:
+        """Send what waits for others of this cycle."""
+        if self._shared is not None:
+            self._shared.send()
+            self._shared = None
+
+    def open(self, work: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], object]:
+        """Open a subscription, once fewer of the caller's are being opened. Returns what withdraws that."""
+        flow = self.flow
+        return flow.open(lambda: self.spawn(self._open(work(), flow)))
+
+    async def _open(self, work: Coroutine[Any, Any, None], flow: Flow) -> None:
         try:
-            while self._effects:
-                effect = self._effects.pop(0)
-                _PERFORM[type(effect)](self, effect)
+            await work
         finally:
-            self.is_performing = False
-
-    def _perform_next(self, effects: Effects) -> None:
-        """Perform what a message asks, behind what those before it share."""
-        if self._shared is not None and not any(isinstance(one, Submit) for one in effects):
-            self._send_shared()
-        self.perform(effects)
+            flow.end_opening()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run this; its exception closes the connection."""
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._spawned)
@@ -309,30 +330,51 @@ class Connection:
         if isinstance(error, Exception):
             self.fail(error)
 
-    def _send(self, effect: SendFrame) -> None:
-        end = self.link.write_frame(effect.data)
-        if effect.code:
-            self._counters.refuse(effect.code)
-        self.unsent.note(end, effect)
+    def call_later(self, seconds: float, act: Callable[[], None]) -> None:
+        """Call this after a while, as long as the connection is there."""
+        self._loop.call_later(seconds, self._call, act)
 
-    def _submit(self, effect: Submit) -> None:
-        commands = effect.commands
-        done: tracing.Done = partial(self._submitted, effect.token, self.flow)
+    @event
+    def _call(self, act: Callable[[], None]) -> None:
+        if not self.closed.done():
+            act()
+
+    def submit(
+        self,
+        commands: Sequence[Command],
+        done: Callable[[Replies], None],
+        *,
+        synced: bool = False,
+        traceparent: bytes | None = None,
+    ) -> None:
+        """Run commands in one turn; `done` gets the replies, if `synced` once they are on disk."""
+        finish: Done = partial(self._submitted, self.flow, done)
         tracer = self._hub.gateway.reports.tracer
-        if tracer is not None and effect.traceparent is not None:
+        if tracer is not None and traceparent is not None:
             (command,) = commands
             assert isinstance(command, XAdd | CloseStream), "what has a trace publishes"
-            traced, done = tracer.begin_publishing(command, effect.traceparent, done)
+            traced, finish = tracer.begin_publishing(command, traceparent, finish)
             commands = [traced]
         if isinstance(commands[0], CloseStream | AddScheduled):
-            done = self._auditing(commands[0], done)
-        quotas = self.request.principal.quotas
+            finish = self._auditing(commands[0], finish)
         self.flow.begin_work()
-        how = How.ALONE if len(commands) == 1 else How.TOGETHER
-        origin = self.request.request_id
-        call = Call(commands, how, synced=effect.synced, quotas=quotas, origin=origin)
+        call = Call(
+            commands,
+            How.ALONE if len(commands) == 1 else How.TOGETHER,
+            synced=synced,
+            quotas=self.request.principal.quotas,
+            origin=self.request.request_id,
+        )
         joiner = self._hub.gateway.joiner
-        self._shared = joiner.send(self.tenant.engine, call, done, behind=self._shared)
+        self._shared = joiner.send(self.tenant.engine, call, finish, behind=self._shared)
+
+    def _submitted(self, flow: Flow, done: Callable[[Replies], None], replies: Replies) -> None:
+        flow.end_work()
+        self._reply(done, replies)
+
+    @event
+    def _reply(self, done: Callable[[Replies], None], replies: Replies) -> None:
+        done(replies)
 
     def _auditing(self, command: CloseStream | AddScheduled, done: Done) -> Done:
         """Have the audit log say that a publish has closed the stream, or has cancelled or replaced what
@@ -350,37 +392,21 @@ class Connection:
 
         return end
 
+    def note_refused_end(self, stream: str, code: str) -> None:
+        """Have the audit log say that a publish was not allowed to close this stream."""
+        self._note("close", stream, code)
+
     def _note(self, action: str, stream: str, code: str) -> None:
         facts = {"action": action, "operation": "publish", "stream": stream}
         self.request.audit(facts, status=CODES[code].status if code else 200, code=code)
 
-    def _send_shared(self) -> None:
-        """Keep the order: what waits for the end of the cycle is sent now."""
-        if self._shared is not None:
-            self._shared.send()
-            self._shared = None
-
-    def _submitted(self, token: int, flow: Flow, replies: Any) -> None:  # noqa: ANN401 - the engine's
-        flow.end_work()
-        self._reply(token, replies)
-
-    @event
-    def _reply(self, token: int, replies: Any) -> None:  # noqa: ANN401 - the engine's, passed on
-        self.perform(self.session.on_replies(token, replies))
-
-    def _leave(self, effect: Unsubscribe) -> None:
-        if not self._streams.leave(effect.key):
-            self._consumers.leave(effect.key)
-
-    def _close(self, effect: Close) -> None:
-        self.link.close_with(effect.code, effect.reason)
-
-    def refusal(self, error: Exception) -> RefusalError:
-        return as_refusal(error, self.request.request_id)
+    def close(self, code: int, reason: str) -> None:
+        """Close the connection."""
+        self.link.close_with(code, reason)
 
     def fail(self, error: Exception) -> None:
         """Close the connection because of an exception; an unexpected one is logged."""
-        refusal = self.refusal(error)
+        refusal = as_refusal(error, self.request.request_id)
         if self.failed or refusal.code == "draining":
             # A draining connection closes by itself.
             return
@@ -388,40 +414,41 @@ class Connection:
         if refusal.code == "internal":
             self._hub.gateway.reports.failed_conversations += 1
             self._counters.refuse("internal")
-        self._effects.clear()
         self._texts.clear()
-        self._streams.abandon()
+        self.session.table.stop()
         self.link.close_with(refusal.kind.close or _INTERNAL_CLOSE, refusal.code)
 
-    # ---- commands
+    # ---- what is done before any further frame
 
-    def _ask(self, effect: RunCommand) -> None:
+    def run_command(self, ref: Ref, command: bytes) -> None:
+        """Run this Redis command before any further frame."""
         self._asking = True
-        self.spawn(self._asked(effect))
+        self.spawn(self._ask(ref, command))
 
-    async def _asked(self, effect: RunCommand) -> None:
+    async def _ask(self, ref: Ref, command: bytes) -> None:
         found: bytes | RefusalError
         self.flow.begin_work()
         try:
-            found = await run_unblocked(self.request, effect.command, _COMMAND_BYTES_MAX)
+            found = await run_unblocked(self.request, command, _COMMAND_BYTES_MAX)
         except Exception as error:  # noqa: BLE001 - every exception has an answer, see `as_refusal`
-            found = self.refusal(error)
+            found = as_refusal(error, self.request.request_id)
         finally:
             self.flow.end_work()
             self.request.release_output()
-        self._go_on(self.session.on_command_result(effect.ref, found))
+        self._go_on(partial(self.session.on_command_result, ref, found))
 
-    def _authenticate(self, effect: Authenticate) -> None:
+    def authenticate(self, ref: Ref, token: str) -> None:
+        """Authenticate the token before any further frame."""
         self._asking = True
-        self.spawn(self._authenticated(effect))
+        self.spawn(self._authenticate(ref, token))
 
-    async def _authenticated(self, effect: Authenticate) -> None:
+    async def _authenticate(self, ref: Ref, token: str) -> None:
         try:
-            principal = await self.request.identify(effect.token)
+            principal = await self.request.identify(token)
             tenant = self._find_tenant(principal)
             self._access.count_for(caller_of(principal, client_address(self.request.scope)))
         except RefusalError as refusal:
-            self._go_on(self.session.on_principal(effect.ref, refusal))
+            self._go_on(partial(self.session.on_principal, ref, refusal))
             return
         self.request.principal, self.tenant = principal, tenant
         self.flow = self._hub.frames.flow(self.request.caller)
@@ -430,7 +457,7 @@ class Connection:
         if self._unknown is not None:
             self._unknown.cancel()
         self._enter()
-        self._go_on(self.session.on_principal(effect.ref, principal))
+        self._go_on(partial(self.session.on_principal, ref, principal))
 
     def _find_tenant(self, principal: Principal) -> Tenant:
         """The caller's tenant. Raises `forbidden` if an earlier token on this connection was of another
@@ -441,28 +468,13 @@ class Connection:
             raise RefusalError("forbidden", "the token is of another tenant: open another connection")
         return self.request.gateway.tenant(principal.prefix)
 
-    def _go_on(self, effects: Effects) -> None:
-        """Perform effects, and then handle the messages that waited for them."""
+    @event
+    def _go_on(self, act: Callable[[], None]) -> None:
+        """Do this, and then handle the messages that waited for it."""
         self._asking = False
-        self._perform_next(effects)
+        act()
         self._wait_for_turn()
 
 
 _HEARTBEAT: Final = frames.encode(frames.HeartbeatFrame())
 _INTERNAL_CLOSE: Final = 4000
-
-
-_PERFORM: Final[Mapping[type[Effect], Callable[[Connection, Any], None]]] = {
-    SendFrame: Connection._send,  # noqa: SLF001 - the table of its own methods
-    Submit: Connection._submit,  # noqa: SLF001
-    NoteRefusedEnd: lambda connection, effect: connection._note("close", effect.stream, effect.code),  # noqa: SLF001
-    RunCommand: Connection._ask,  # noqa: SLF001
-    Authenticate: Connection._authenticate,  # noqa: SLF001
-    Subscribe: lambda connection, effect: connection._streams.open(effect),  # noqa: SLF001
-    FetchPage: lambda connection, effect: connection._streams.fetch(effect),  # noqa: SLF001
-    AcquireLease: lambda connection, effect: connection._consumers.acquire(effect),  # noqa: SLF001
-    ReadGroup: lambda connection, effect: connection._consumers.read(effect),  # noqa: SLF001
-    Rest: lambda connection, effect: connection._consumers.rest(effect),  # noqa: SLF001
-    Unsubscribe: Connection._leave,  # noqa: SLF001
-    Close: Connection._close,  # noqa: SLF001
-}

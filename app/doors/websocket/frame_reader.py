@@ -15,14 +15,15 @@ from itertools import islice
 from typing import Final, NoReturn
 
 import msgspec
-from msgspec import UNSET, Raw, inspect
+from msgspec import UNSET, Raw, UnsetType, inspect
 
-from app.doors.websocket.effects import Ref
 from app.doors.websocket.frames import CLIENT_FRAMES, Sent
 from app.doors.websocket.frames import Ref as KnownRef
 from app.errors import RefusalError, invalid, step
 from app.http import strict_json
 from app.http.strict_json import Json, Object
+
+Ref = str | int | UnsetType
 
 # msgspec reads a frame in 0.43 us, orjson and pydantic take 4 times as long (CPU time, `python -m
 # bench.decoding`): docs/decisions/msgspec-for-entries-and-frames.md.

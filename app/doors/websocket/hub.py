@@ -1,13 +1,11 @@
-"""All WebSocket connections of a gateway: which are open, and which of them have consumers.
+"""All WebSocket connections of a gateway.
 
 Knows: what concerns all of them, as a stop of the gateway. Must never know: sockets, frames.
 """
 
-import asyncio
 from typing import Final, Protocol
 
 from app.gateway import Gateway
-from app.live.consumer import CHECK_S
 from app.live.fair_queue import FRAMES_A_CYCLE_MAX, FairQueue
 from app.live.turns import CycleBudget
 from engine import errors
@@ -21,24 +19,21 @@ class OpenConnection(Protocol):
 
     def drain(self, after_ms: int) -> None: ...
     def fail(self, error: Exception) -> None: ...
-    def look(self) -> None: ...
     def begin_outage(self) -> None: ...
     def end_outage(self) -> None: ...
 
 
 class Hub:
-    """All connections of a gateway, and which of them have consumers."""
+    """All connections of a gateway."""
 
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
-        # Dicts keep the order: the oldest connection is notified and checked first.
+        # A dict keeps the order: the oldest connection is notified first.
         self.open: dict[OpenConnection, None] = {}
-        self.working: dict[OpenConnection, None] = {}
         # Callers take turns with their frames.
         self.frames = FairQueue(CycleBudget(gateway.clock.monotonic), FRAMES_A_CYCLE_MAX)
         # Whether the backend cannot be used, for longer than a moment.
         self.is_backend_away = False
-        self._looking: asyncio.TimerHandle | None = None
         gateway.on_drain.append(self.drain)
         gateway.on_restart.append(self.restart)
         gateway.on_outage.append(self.change_outage)
@@ -62,14 +57,3 @@ class Hub:
                 connection.begin_outage()
             else:
                 connection.end_outage()
-
-    def look_now_and_then(self) -> None:
-        """Check entries in flight at intervals while there are consumers."""
-        if self._looking is None and self.working:
-            self._looking = asyncio.get_running_loop().call_later(CHECK_S, self._look)
-
-    def _look(self) -> None:
-        self._looking = None
-        for connection in list(self.working):
-            connection.look()
-        self.look_now_and_then()

@@ -1,37 +1,32 @@
-"""The session of one WebSocket, as a pure state machine: frames and results in, effects out.
+"""The session of one WebSocket: what a frame does, and how the session ends.
 
-Knows: which part handles a frame, how the session ends.
-Must never know: asyncio, sockets, clocks, the running engine. `app.doors.websocket.connection` performs the
-effects and reports their results.
+Knows: which part handles a frame, what a frame may do.
+Must never know: asyncio, clocks, how its host does what it asks.
 
-    receive(frame) ─► Submit     ─► on_replies(replies)       ─► SendFrame
-                   ─► RunCommand ─► on_command_result(result) ─► SendFrame
-                   ─► tails      : subscriptions that follow streams, see `stream_reader`
-                   ─► consumers  : subscriptions that work for a group, see `group_reader`
+    receive(frame) ─► host.submit(commands) ─► send(answer)
+                   ─► host.run_command      ─► on_command_result(result) ─► send(answer)
+                   ─► subscriptions: `stream_subscription` follows streams,
+                                     `group_subscription` works for a group
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
-
-from msgspec import UNSET
 
 from app.auth import UNAUTHENTICATED, Action, Principal, Resource
 from app.auth.policy import unauthenticated
 from app.auth.rate_limiter import Meter
 from app.doors.websocket import frame_reader, frames
-from app.doors.websocket.effects import (
-    Authenticate,
-    Close,
-    Effects,
-    NoteRefusedEnd,
-    Ref,
-    RunCommand,
-    SendFrame,
+from app.doors.websocket.frame_reader import Ref
+from app.doors.websocket.group_subscription import GroupSubscription, ack, consume, nack
+from app.doors.websocket.stream_subscription import subscribe
+from app.doors.websocket.subscription_table import (
+    Host,
+    Replies,
     SessionLimits,
+    Subscription,
+    SubscriptionTable,
 )
-from app.doors.websocket.group_reader import GroupReader
-from app.doors.websocket.stream_reader import StreamReader
-from app.doors.websocket.subscription_table import ConsumerSubscription, Replies, SubscriptionTable
 from app.errors import RefusalError, draining, invalid, to_refusal
 from app.http.entries.publishing import AddOptions, added, scheduled, scheduled_each
 from app.http.entries.stored_entries import ParsedEntries
@@ -51,13 +46,16 @@ FRAME_ERRORS: Final = frame_reader.MalformedFrameError, frame_reader.RefusedFram
 FrameError = frame_reader.MalformedFrameError | frame_reader.RefusedFrameError
 # What a `publish` holds, or why it is refused.
 Publication = tuple[AddOptions, ParsedEntries, int | None] | EngineError | RefusalError
+# What these ask goes together with what others ask, in order.
+_SUBMITTING: Final = frames.PublishFrame, frames.ConsumeFrame, frames.AckFrame, frames.NackFrame
 
 
 class Session:
-    """One session. Every method returns the effects to perform, in order."""
+    """One session, on its host."""
 
     def __init__(
         self,
+        host: Host,
         limits: SessionLimits,
         principal: Principal,
         request_id: str,
@@ -70,30 +68,24 @@ class Session:
         self._refused_in_a_row = 0
         self._request_id = request_id
         self._depth_max = depth_max
-        self.table = SubscriptionTable(limits, principal, request_id)
-        self.tails = StreamReader(self.table)
-        self.consumers = GroupReader(self.table)
-        self.on_replies = self.table.on_replies
-        self.revoke = self.table.revoke
-        self.drain = self.table.drain
-        self.finish_drain = self.table.finish_drain
-        self.begin_outage = self.table.begin_outage
-        self.end_outage = self.table.end_outage
-        self._handlers: Final[Mapping[type, Callable[[Any], Effects]]] = {
-            frames.AuthFrame: self._auth,
-            frames.SubscribeFrame: self.tails.subscribe,
-            frames.ConsumeFrame: self.consumers.consume,
-            frames.AckFrame: self.consumers.ack,
-            frames.NackFrame: self.consumers.nack,
+        self._host = host
+        self.table = SubscriptionTable(host, limits, principal, request_id)
+        self._handlers: Final[Mapping[type, Callable[[Any], None]]] = {
+            frames.AuthFrame: lambda frame: host.authenticate(frame.ref, frame.token),
+            frames.SubscribeFrame: partial(subscribe, self.table),
+            frames.ConsumeFrame: partial(consume, self.table),
+            frames.AckFrame: partial(ack, self.table),
+            frames.NackFrame: partial(nack, self.table),
             frames.CreditFrame: self._credit,
             frames.UnsubscribeFrame: self._unsubscribe,
-            frames.CommandFrame: self._command,
-            frames.PingFrame: self._ping,
+            frames.CommandFrame: lambda frame: host.run_command(frame.ref, bytes(frame.command)),
+            frames.PingFrame: lambda frame: self.table.send(frames.PongFrame(ref=frame.ref)),
         }
 
-    def receive(self, text: bytes) -> Effects:
+    def receive(self, text: bytes) -> None:
         """Handle a text message of the client."""
-        return [] if self.table.closed else self.handle(self._read(text), len(text))
+        if not self.table.closed:
+            self.handle(self._read(text), len(text))
 
     def _read(self, text: bytes) -> frames.Sent | FrameError:
         try:
@@ -115,46 +107,47 @@ class Session:
 
     def handle(
         self, frame: frames.Sent | FrameError, size: int, publication: Publication | None = None
-    ) -> Effects:
+    ) -> None:
         """Handle what was read, of `size` bytes; the entries too, where they were read with it."""
         if self.table.closed:
-            return []
+            return
+        if not isinstance(frame, _SUBMITTING):
+            self._host.flush()
         if isinstance(frame, frame_reader.MalformedFrameError):
-            return self._break(frame.refusal)
+            self._break(frame.refusal)
+            return
         if isinstance(frame, frame_reader.RefusedFrameError):
-            return [self.table.error(frame.ref, frame.refusal)]
+            self.table.refuse(frame.ref, frame.refusal)
+            return
         try:
             if self.meter is not None:
                 self.meter.take_requests(1, size)
-            effects = self._handle(frame, publication)
+            self._handle(frame, publication)
         except EngineError as error:
-            effects = [self.table.error(frame.ref, to_refusal(error))]
+            self._refuse(frame.ref, to_refusal(error))
         except RefusalError as refusal:
+            self._refuse(frame.ref, refusal)
             if refusal.code == "rate_limited":
-                return self._refuse_rate(frame.ref, refusal)
-            effects = [self.table.error(frame.ref, refusal)]
+                # Only those that stand in a row count.
+                self._refused_in_a_row += 1
+                if self._refused_in_a_row == RATE_REFUSALS_MAX:
+                    self.table.close(RATE_LIMIT_CLOSE, refusal.code)
+                return
         self._refused_in_a_row = 0
-        return effects
 
-    def _refuse_rate(self, ref: Ref, refusal: RefusalError) -> Effects:
-        """Refuse a frame beyond the caller's rate; close if the client keeps sending."""
-        self._refused_in_a_row += 1
-        effects: Effects = [self.table.error(ref, refusal)]
-        if self._refused_in_a_row == RATE_REFUSALS_MAX:
-            self.table.closed = True
-            effects.append(Close(RATE_LIMIT_CLOSE, refusal.code))
-        return effects
+    def _refuse(self, ref: Ref, refusal: RefusalError) -> None:
+        """Refuse a frame, behind the answers to those before it."""
+        self._host.flush()
+        self.table.refuse(ref, refusal)
 
-    def receive_binary(self) -> Effects:
+    def receive_binary(self) -> None:
         """Refuse a binary message."""
-        return self._break(RefusalError("malformed_json", "frames are text: this was a binary message"))
+        self._break(RefusalError("malformed_json", "frames are text: this was a binary message"))
 
-    def _break(self, refusal: RefusalError) -> Effects:
-        self.table.closed = True
-        error = SendFrame(frames.error(UNSET, refusal, self._request_id), code=refusal.code)
-        return [error, Close(PROTOCOL_ERROR_CLOSE, refusal.code)]
+    def _break(self, refusal: RefusalError) -> None:
+        self.table.close(PROTOCOL_ERROR_CLOSE, refusal.code, refusal)
 
-    def _handle(self, frame: frames.Sent, publication: Publication | None) -> Effects:
+    def _handle(self, frame: frames.Sent, publication: Publication | None) -> None:
         settles = isinstance(frame, frames.AckFrame | frames.NackFrame | frames.PingFrame)
         if self.table.draining and not settles:
             raise draining()
@@ -163,50 +156,39 @@ class Session:
         ):
             raise unauthenticated("send a frame `auth` with a token first", None)
         if isinstance(frame, frames.PublishFrame):
-            return self._publish(frame, publication)
-        return self._handlers[type(frame)](frame)
+            self._publish(frame, publication)
+        else:
+            self._handlers[type(frame)](frame)
 
-    def _ping(self, frame: frames.PingFrame) -> Effects:
-        return [SendFrame(frames.encode(frames.PongFrame(ref=frame.ref)))]
-
-    def _auth(self, frame: frames.AuthFrame) -> Effects:
-        return [Authenticate(frame.ref, frame.token)]
-
-    def on_principal(self, ref: Ref, principal: Principal | RefusalError) -> Effects:
-        """Handle Authenticate. A token that is refused closes the connection; subscriptions that the new
+    def on_principal(self, ref: Ref, principal: Principal | RefusalError) -> None:
+        """Handle `authenticate`. A token that is refused closes the connection; subscriptions that the new
         token does not allow are revoked.
         """
         if isinstance(principal, RefusalError):
-            self.table.closed = True
-            return [
-                self.table.error(ref, principal),
-                Close(principal.kind.close or BAD_TOKEN_CLOSE, principal.code),
-            ]
+            self.table.close(principal.kind.close or BAD_TOKEN_CLOSE, principal.code, principal, ref)
+            return
         self.table.principal = principal
-        answer = SendFrame(frames.ok(ref, {"expires_at": principal.expires_at}))
-        return [answer, *self.table.revoke_forbidden()]
+        self._host.send(frames.ok(ref, {"expires_at": principal.expires_at}))
+        self.table.revoke_forbidden()
 
-    def expiring(self, after_ms: int) -> Effects:
+    def expiring(self, after_ms: int) -> None:
         """Send `expiring`: the token ends soon."""
-        return [SendFrame(frames.encode(frames.ExpiringFrame(after_ms=after_ms)))]
+        self.table.send(frames.ExpiringFrame(after_ms=after_ms))
 
-    def end_access(self, end: AccessEnd) -> Effects:
+    def end_access(self, end: AccessEnd) -> None:
         """Close: the token has expired or was revoked."""
-        self.table.closed = True
-        return [Close(TOKEN_EXPIRED_CLOSE if end is AccessEnd.EXPIRED else BAD_TOKEN_CLOSE, f"token_{end}")]
+        self.table.close(TOKEN_EXPIRED_CLOSE if end is AccessEnd.EXPIRED else BAD_TOKEN_CLOSE, f"token_{end}")
 
-    def _command(self, frame: frames.CommandFrame) -> Effects:
-        return [RunCommand(frame.ref, bytes(frame.command))]
-
-    def on_command_result(self, ref: Ref, reply: bytes | RefusalError) -> Effects:
-        """Handle the result of a RunCommand: `{"result": …}`, or a refusal."""
+    def on_command_result(self, ref: Ref, reply: bytes | RefusalError) -> None:
+        """Handle the result of a command: `{"result": …}`, or a refusal."""
         if isinstance(reply, RefusalError):
-            return [self.table.error(ref, reply)]
+            self.table.refuse(ref, reply)
+            return
         if self.meter is not None:
             self.meter.charge(len(reply))
-        return [SendFrame(frames.ok_with(ref, reply))]
+        self._host.send(frames.ok_with(ref, reply))
 
-    def _publish(self, frame: frames.PublishFrame, publication: Publication | None) -> Effects:
+    def _publish(self, frame: frames.PublishFrame, publication: Publication | None) -> None:
         stream = frames.name(frame.stream, "stream name")
         self.table.require(Action.WRITE, stream)
         if publication is None:
@@ -220,26 +202,30 @@ class Session:
             try:
                 self.table.require(Action.CLOSE, stream)
             except RefusalError as refusal:
-                return [NoteRefusedEnd(stream, refusal.code), self.table.error(frame.ref, refusal)]
+                self._host.note_refused_end(stream, refusal.code)
+                raise
         add = wanted.command(stream, published, last_id, frames.idempotency_key(frame))
         may_manage = self.table.principal.may(Action.MANAGE, Resource(stream))
         later = wanted.scheduled(add, published, recurring=may_manage)
 
-        def done(replies: Replies) -> Effects:
+        def done(replies: Replies) -> None:
             reply = replies[0].added if isinstance(replies[0], Closed) else replies[0]
             if isinstance(reply, EngineError):
-                return [self.table.error(frame.ref, to_refusal(reply))]
+                self.table.refuse(frame.ref, to_refusal(reply))
+                return
             cancelled, each = None, list[dict[str, object]]()
             if isinstance(reply, AddedScheduled):
                 cancelled = None if wanted.cancel_schedule is None else reply.cancelled
                 each = scheduled_each(reply, wanted.later_places(published))
                 if reply.added is None:
                     result = scheduled(each, batch=True, cancelled=cancelled)
-                    return [SendFrame(frames.ok_with(frame.ref, result))]
+                    self._host.send(frames.ok_with(frame.ref, result))
+                    return
                 reply = reply.added
             if not isinstance(reply, Added):
                 detail = f"there is no stream {stream!r}, and nomkstream forbids to make it"
-                return [self.table.error(frame.ref, RefusalError("no_stream", detail))]
+                self.table.refuse(frame.ref, RefusalError("no_stream", detail))
+                return
             result = added(
                 reply,
                 batch=True,
@@ -249,40 +235,32 @@ class Session:
                 cancelled=cancelled,
                 scheduled=each,
             )
-            return [SendFrame(frames.ok_with(frame.ref, result))]
+            self._host.send(frames.ok_with(frame.ref, result))
 
         synced, traceparent = frames.wants_sync(frame), frames.traceparent(frame)
         command = CloseStream(stream=stream, add=add) if wanted.close else later or add
-        return [self.table.submit([command], done, synced=synced, traceparent=traceparent)]
+        self._host.submit([command], done, synced=synced, traceparent=traceparent)
 
-    def _unsubscribe(self, frame: frames.UnsubscribeFrame) -> Effects:
-        return [*self.table.end(self.table.find(frame.sub)), SendFrame(frames.ok(frame.ref))]
+    def _unsubscribe(self, frame: frames.UnsubscribeFrame) -> None:
+        self.table.end(self.table.find(frame.sub))
+        self._host.send(frames.ok(frame.ref))
 
-    def _credit(self, frame: frames.CreditFrame) -> Effects:
+    def _credit(self, frame: frames.CreditFrame) -> None:
         subscription = self.table.find(frame.sub)
         left = subscription.credit.left
         if left is None:
             raise invalid("/sub", "this subscription has no limit")
-        held = len(subscription.consumer.in_flight) if isinstance(subscription, ConsumerSubscription) else 0
-        if left + held + frame.n > frames.CREDIT_MAX:
+        if left + subscription.held + frame.n > frames.CREDIT_MAX:
             raise invalid("/n", f"there is credit for at most {frames.CREDIT_MAX} entries")
         subscription.credit.left = left + frame.n
-        away = self.table.note_away(subscription)
-        if isinstance(subscription, ConsumerSubscription):
-            return [*away, *self.consumers.go_on(subscription)]
-        return [*away, *self.tails.go_on(subscription)]
+        subscription.note_away()
+        subscription.go_on()
 
-    def on_disconnect(self, unwritten: Iterable[tuple[int, Sequence[int]]]) -> Effects:
+    def on_disconnect(self, unwritten: Iterable[tuple[Subscription, Sequence[int]]]) -> None:
         """End all subscriptions. `unwritten` are entries that were not sent, by subscription."""
         self.table.closed = True
-        effects: Effects = []
-        for key, entry_ids in unwritten:
-            work = self.table.by_key.get(key)
-            if isinstance(work, ConsumerSubscription) and not work.ended:
-                in_flight = work.consumer.in_flight
-                effects += self.consumers.give_back(
-                    work, [entry_id for entry_id in entry_ids if entry_id in in_flight]
-                )
-        for subscription in list(self.table.by_name.values()):
-            effects += self.table.end(subscription)
-        return effects
+        for work, entry_ids in unwritten:
+            if isinstance(work, GroupSubscription):
+                work.give_back(entry_ids)
+        for subscription in [*self.table.by_name.values()]:
+            self.table.end(subscription)

@@ -4,9 +4,9 @@ Knows: how many bytes were written to the socket, how many have left. Must never
 """
 
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Final, Generic, Protocol, TypeVar
 
-from app.doors.websocket.effects import SendFrame
+W = TypeVar("W")
 
 # The position of a frame that is never written: greater than every position of a connection.
 NEVER_SENT: Final = 1 << 62
@@ -61,31 +61,31 @@ class Listener(Protocol):
         ...
 
 
-class UnsentDeliveries:
-    """Frames with entries that may not have left the socket."""
+class UnsentDeliveries(Generic[W]):
+    """Frames with entries that may not have left the socket, and for whom each was."""
 
     def __init__(self, link: SocketLink) -> None:
         self._link = link
         # With the socket's byte count at the end of each.
-        self._frames: list[tuple[int, SendFrame]] = []
+        self._frames: list[tuple[int, W, Sequence[int]]] = []
 
-    def note(self, end: int, sent: SendFrame) -> None:
+    def note(self, end: int, work: W, entry_ids: Sequence[int]) -> None:
         """Note a frame that was written, up to this byte."""
         if not self._link.paused:
             self._frames.clear()
-        elif sent.entry_ids:
+        elif entry_ids:
             sent_bytes = self._link.sent_bytes
             while self._frames and self._frames[0][0] <= sent_bytes:
                 self._frames.pop(0)
-            self._frames.append((end, sent))
+            self._frames.append((end, work, entry_ids))
 
     def forget_sent(self) -> None:
         """Forget all of them if nothing waits in the socket."""
         if self._frames and not self._link.paused:
             self._frames.clear()
 
-    def take_first(self, sent_bytes: int) -> Sequence[tuple[int, Sequence[int]]]:
-        """What has not left among the first `sent_bytes`: the key of each subscription and its entries."""
-        unsent = [(sent.key, sent.entry_ids) for end, sent in self._frames if end > sent_bytes]
+    def take_first(self, sent_bytes: int) -> Sequence[tuple[W, Sequence[int]]]:
+        """What has not left among the first `sent_bytes`: for whom, and its entries."""
+        unsent = [(work, entry_ids) for end, work, entry_ids in self._frames if end > sent_bytes]
         self._frames.clear()
         return unsent

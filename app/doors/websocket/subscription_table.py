@@ -1,46 +1,151 @@
-"""The subscriptions of a session: followed streams and consumers with their credit, and the table of them.
+"""The subscriptions of a session: what each has said to its client, and the table of them.
 
-Knows: what each has said to its client, what it waits for; names, keys and limits; commands that wait for
-replies; when the session ends.
-Must never know: the connection, asyncio, what a subscription reads.
+Knows: names and limits of subscriptions, credit that is used up, an outage, when the session ends.
+Must never know: how a connection does what a session asks of it, what a subscription reads.
+
+A session calls its host directly. An answer is sent before what it starts; what a frame shares with others of
+its cycle is sent before what the next frame asks (`flush`).
 """
 
-from collections.abc import Callable, Sequence
-from itertools import count
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine, Sequence
 from sys import intern
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
+import msgspec
 from msgspec import UNSET, UnsetType
 
 from app.auth import Action, Principal, Resource
 from app.doors.websocket import frames
-from app.doors.websocket.effects import Close, Effects, Ref, SendFrame, SessionLimits, Submit, Unsubscribe
+from app.doors.websocket.frame_reader import Ref
+from app.doors.websocket.socket_link import SocketLink
 from app.errors import RefusalError, invalid
-from app.http.cursors import Position
 from app.http.entries.entry_pages import GapReport
-from app.live.consumer import Consumer, Credit
-from app.live.feeds import FeedEnd, FeedPage
-from app.live.leases import ConsumerKey
+from app.limits import EntryLimits
+from app.live.budgets import Pool
+from app.live.consumer import Credit
+from app.live.feeds import FeedEnd
+from app.live.readers import Gate, GroupPump, StreamPump
+from app.tenants import Tenant
 from engine import EngineError
-from engine.commands import Command, Cursor, DescribeGroup, EnsureGroup, XGroupCreateConsumer
-from engine.replies import Reply
+from engine.commands import Command, XReadGroup
+from engine.replies import GroupRead, Reply
 
 Replies = Sequence[Reply | EngineError]
 
 DRAIN_CLOSE: Final = 4001
-CONSUME_CREDIT_DEFAULT: Final = 100
 # Maximum size of a frame: the cost of a stalled reader, and the time other readers wait for one write.
 PAGE_BYTES_MAX: Final = 256 << 10
-READ_WAIT_MS: Final = 60_000
 
 
-class Subscription:
-    """One subscription of a connection."""
+class SessionLimits(msgspec.Struct, frozen=True):
+    """Limits of one session: subscriptions, followed streams of all subscriptions, IDs in a frame, IDs in
+    a frame that looks entries up, entries in a frame.
+    """
 
-    __slots__ = ("away", "credit", "ended", "is_live", "key", "name", "paused")
+    subscriptions_max: int
+    streams_max: int
+    ids_max: int
+    lookups_max: int
+    batch_max: int
+    publications: EntryLimits
 
-    def __init__(self, key: int, name: str, credit: Credit) -> None:
-        self.key = key
+
+class Host(Protocol):
+    """What a session asks of its connection. All of it is done, or begun, in this step."""
+
+    tenant: Tenant
+    # One look at history at a time.
+    gate: Gate
+
+    @property
+    def link(self) -> SocketLink: ...
+    @property
+    def output(self) -> Pool:
+        """What bounds pages while clients are slow."""
+        ...
+
+    @property
+    def caller(self) -> str: ...
+
+    def send(self, data: bytes, work: "Subscription | None" = None, entry_ids: Sequence[int] = ()) -> None:
+        """Write a frame, which delivers these entries to the consumer of this subscription."""
+        ...
+
+    def refuse(self, data: bytes, code: str) -> None:
+        """Write a frame `error` with this code."""
+        ...
+
+    def flush(self) -> None:
+        """Send what waits for others of this cycle."""
+        ...
+
+    def submit(
+        self,
+        commands: Sequence[Command],
+        done: Callable[[Replies], None],
+        *,
+        synced: bool = False,
+        traceparent: bytes | None = None,
+    ) -> None:
+        """Run commands in one turn; `done` gets the replies, if `synced` once they are on disk.
+
+        With a `traceparent` there is one command, a publish that belongs to this trace.
+        """
+        ...
+
+    def authenticate(self, ref: Ref, token: str) -> None:
+        """Authenticate the token before any further frame, then call `on_principal`."""
+        ...
+
+    def run_command(self, ref: Ref, command: bytes) -> None:
+        """Run this Redis command before any further frame, then call `on_command_result`."""
+        ...
+
+    def open(self, work: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], object]:
+        """Open a subscription, once fewer of the caller's are being opened. Returns what withdraws that."""
+        ...
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run this; its exception closes the connection."""
+        ...
+
+    def call_later(self, seconds: float, act: Callable[[], None]) -> None:
+        """Call this after a while, as long as the connection is there."""
+        ...
+
+    def note_refused_end(self, stream: str, code: str) -> None:
+        """Have the audit log say that a publish was not allowed to close this stream."""
+        ...
+
+    def note_reply(self, command: XReadGroup, reply: GroupRead) -> None:
+        """Count and trace what a group was given."""
+        ...
+
+    def deliver(self, entries: int) -> None:
+        """Count entries of followed streams that leave."""
+        ...
+
+    def close(self, code: int, reason: str) -> None:
+        """Close the connection."""
+        ...
+
+    def fail(self, error: Exception) -> None:
+        """Close the connection because of an exception."""
+        ...
+
+
+class Subscription(ABC):
+    """One subscription of a connection; its pump's sink."""
+
+    __slots__ = ("away", "credit", "ended", "name", "paused", "table")
+    # What reads for it, once it is open.
+    pump: StreamPump | GroupPump | None
+    # The followed streams.
+    streams: Sequence[str] = ()
+
+    def __init__(self, table: "SubscriptionTable", name: str, credit: Credit) -> None:
+        self.table = table
         # Many have the same, and frames are made by name.
         self.name = intern(name)
         self.credit = credit
@@ -48,110 +153,89 @@ class Subscription:
         # The client knows that the backend cannot be used.
         self.away = False
         self.ended = False
-        # Whether new pages may be written as they come: nothing was asked for, and no other frame is due.
-        self.is_live = False
+
+    @property
+    def turn(self) -> int:
+        """Which of those that wait for the socket go on first: least."""
+        return 2
+
+    @property
+    def held(self) -> int:
+        """Entries in flight."""
+        return 0
+
+    @abstractmethod
+    def may_go_on(self, principal: Principal) -> bool:
+        """Whether the client may have it."""
+
+    def go_on(self) -> None:
+        """Read on: there may be room."""
+        if self.pump is not None:
+            self.pump.go_on()
+
+    def stop(self) -> None:
+        """Read nothing more."""
+        if self.pump is not None:
+            self.pump.stop()
+
+    def close(self) -> None:
+        """Let go of what it reads."""
+        self.stop()
+
+    def wait_for_socket(self) -> bool:
+        """Whether nothing is read for it now. If only for what waits in the socket, it goes on when that is
+        sent.
+        """
+        table = self.table
+        if not table.host.link.paused or table.draining:
+            return table.draining
+        table.waiting[self] = None
+        return True
+
+    def pause(self) -> None:
+        """Say once that there is no credit left."""
+        if not self.paused:
+            self.paused = True
+            self.table.send(frames.PausedFrame(sub=self.name, reason="credit"))
+
+    def note_away(self, *, alone: bool = False) -> None:
+        """Say once that entries wait for the backend, if they do, or those of its stream `alone`. Without
+        credit they wait in any case.
+        """
+        table = self.table
+        if self.credit.room and (table.is_backend_away or alone) and not self.away and not table.closed:
+            self.away = True
+            table.send(frames.PausedFrame(sub=self.name, reason="backend"))
+
+    def note_back(self) -> None:
+        """Say that its stream can be read again, if the contrary was said."""
+        if self.away and not self.table.is_backend_away and not self.table.closed:
+            self.away = False
+            self.table.send(frames.ResumedFrame(sub=self.name))
 
 
-class StreamSubscription(Subscription):
-    """Followed streams. `behind` are the streams with older entries, or entries that waited for credit. With
-    `in_full` cursors have generations.
-    """
-
-    __slots__ = ("behind", "in_full", "open", "ready", "ref", "streams", "taking")
-
-    def __init__(self, key: int, frame: frames.SubscribeFrame, batch_max: int, *, in_full: bool) -> None:
-        super().__init__(key, frame.sub, Credit(None if frame.credit is UNSET else frame.credit, batch_max))
-        self.in_full = in_full
-        self.streams = tuple(frame.streams)
-        # Those that are not closed, or have entries left.
-        self.open = set(self.streams)
-        self.ref: Ref = frame.ref
-        self.behind = set(self.streams)
-        self.ready: list[str] = []
-        self.taking: str | None = None
-
-    def has_live_room(self, entries: int) -> bool:
-        """Whether there is credit for this number of entries at once, and more: `paused` follows the last."""
-        credit = self.credit
-        return entries <= credit.batch_max and (credit.left is None or entries < credit.left)
-
-    def frame(self, page: FeedPage) -> bytes:
-        """The frame for a page, made once for all subscriptions of this name."""
-        form = frames.SUBPROTOCOL, self.name, self.in_full
-        made = page.forms.get(form)
-        if made is None:
-            following = Position(page.last_id, page.generation).text(in_full=self.in_full)
-            made = page.forms[form] = frames.entries(self.name, page.stream, page.entries, following)
-        return made
-
-
-class ConsumerSubscription(Subscription):
-    """A consumer of a group. `resting`: it reads nothing for now."""
-
-    __slots__ = ("consumer", "looking", "owned", "reading", "resting")
-
-    def __init__(self, key: int, frame: frames.ConsumeFrame, batch_max: int) -> None:
-        credit = CONSUME_CREDIT_DEFAULT if frame.credit is UNSET else frame.credit
-        super().__init__(key, frame.sub, Credit(credit, batch_max))
-        self.consumer = Consumer(
-            ConsumerKey(
-                frames.name(frame.stream, "stream name"),
-                frames.name(frame.group, "group name"),
-                frames.name(frame.consumer, "consumer name"),
-            ),
-            self.credit,
-            bytes_max=PAGE_BYTES_MAX,
-            claim_min_idle_ms=None if frame.claim_min_idle_ms is UNSET else frame.claim_min_idle_ms,
-            noack=frame.noack is True,
-        )
-        self.owned = False
-        self.reading = False
-        self.resting = False
-        self.looking = False
-
-    def begin_commands(self, start: int | Cursor | None) -> list[Command]:
-        """Commands that create the group (with `start`) and the consumer, and read the group's position."""
-        stream, group, name = self.consumer.key
-        commands: list[Command] = [
-            XGroupCreateConsumer(stream=stream, group=group, consumer=name),
-            DescribeGroup(stream=stream, group=group),
-        ]
-        if start is not None:
-            commands.insert(0, EnsureGroup(stream=stream, group=group, start=start, mkstream=True))
-        return commands
-
-
-def gap_frame(sub: str, stream: str, gap: GapReport) -> bytes:
+def gap_frame(sub: str, stream: str, gap: GapReport) -> frames.GapFrame:
     """The `gap` frame: entries are not there to be read."""
     members: dict[str, Any] = gap.members()
-    return frames.encode(frames.GapFrame(sub=sub, stream=stream, **members))
+    return frames.GapFrame(sub=sub, stream=stream, **members)
 
 
-def caught_up_frame(sub: str, stream: str, cursor: str) -> bytes:
-    """The `caught_up` frame: every entry up to `cursor` was sent."""
-    return frames.encode(frames.CaughtUpFrame(sub=sub, stream=stream, next=cursor))
-
-
-def closed_frame(sub: str, found: FeedEnd) -> bytes:
+def closed_frame(sub: str, found: FeedEnd) -> frames.ClosedFrame:
     """The `closed` frame: nothing follows."""
-    return frames.encode(frames.ClosedFrame(sub=sub, stream=found.stream, **found.members()))
-
-
-AnySubscription = StreamSubscription | ConsumerSubscription
+    return frames.ClosedFrame(sub=sub, stream=found.stream, **found.members())
 
 
 class SubscriptionTable:
-    """What the readers of one session share. Methods return the effects to perform, in order."""
+    """What the subscriptions of one session share."""
 
-    def __init__(self, limits: SessionLimits, principal: Principal, request_id: str) -> None:
+    def __init__(self, host: Host, limits: SessionLimits, principal: Principal, request_id: str) -> None:
+        self.host = host
         self.limits = limits
         self.principal = principal
         self._request_id = request_id
-        self._keys = count(1)
-        self.by_name: dict[str, AnySubscription] = {}
-        # Includes ended subscriptions until their operations in progress have finished.
-        self.by_key: dict[int, AnySubscription] = {}
-        self._waiting: dict[int, Callable[[Replies], Effects]] = {}
+        self.by_name: dict[str, Subscription] = {}
+        # Those that wait for the socket, in order.
+        self.waiting: dict[Subscription, None] = {}
         self.draining = False
         self.closed = False
         # For longer than a moment, as health and log say.
@@ -163,48 +247,31 @@ class SubscriptionTable:
         """Raise `forbidden` unless the client may do this."""
         self.principal.require(action, Resource(stream, group, consumer))
 
-    def error(self, ref: Ref, refusal: RefusalError) -> SendFrame:
-        """Make the frame that refuses one frame."""
+    def send(self, frame: frames.ServerFrame) -> None:
+        """Write a frame."""
+        self.host.send(frames.encode(frame))
+
+    def refuse(self, ref: Ref, refusal: RefusalError) -> None:
+        """Refuse one frame."""
         if refusal.code == "malformed_json":
             # The frame was JSON, but has an invalid value.
             refusal = invalid("", refusal.detail)
-        return SendFrame(frames.error(ref, refusal, self._request_id), code=refusal.code)
+        self.host.refuse(frames.error(ref, refusal, self._request_id), refusal.code)
 
-    def submit(
-        self,
-        commands: Sequence[Command],
-        done: Callable[[Replies], Effects],
-        *,
-        synced: bool = False,
-        traceparent: bytes | None = None,
-    ) -> Submit:
-        """Run commands in one turn, and call `done` with the replies."""
-        token = self.new_key()
-        self._waiting[token] = done
-        return Submit(token, commands, synced, traceparent)
-
-    def on_replies(self, token: int, replies: Replies) -> Effects:
-        """Handle the replies to a Submit."""
-        return self._waiting.pop(token)(replies)
+    def close(self, code: int, reason: str, refusal: RefusalError | None = None, ref: Ref = UNSET) -> None:
+        """End the session, and say first why, if there is something to say."""
+        self.closed = True
+        if refusal is not None:
+            self.host.refuse(frames.error(ref, refusal, self._request_id), refusal.code)
+        self.host.close(code, reason)
 
     # ---- subscriptions
 
-    def new_key(self) -> int:
-        """A key for a new subscription."""
-        return next(self._keys)
-
-    def find(self, name: str) -> AnySubscription:
+    def find(self, name: str) -> Subscription:
         """The subscription of this name. Raises `invalid`."""
         found = self.by_name.get(name)
         if found is None:
             raise invalid("/sub", "there is no subscription of this name on this socket")
-        return found
-
-    def find_consumer(self, name: str) -> ConsumerSubscription:
-        """The subscription of this name, whose entries are acknowledged. Raises `invalid`."""
-        found = self.find(name)
-        if not isinstance(found, ConsumerSubscription) or found.consumer.noack:
-            raise invalid("/sub", "this subscription has nothing to acknowledge")
         return found
 
     def check_new(self, name: str, streams: int) -> None:
@@ -215,106 +282,81 @@ class SubscriptionTable:
             raise invalid("/sub", "this name is in use on this socket")
         if len(self.by_name) >= self.limits.subscriptions_max:
             raise invalid("/sub", f"a socket has at most {self.limits.subscriptions_max} subscriptions")
-        tails = [one for one in self.by_name.values() if isinstance(one, StreamSubscription)]
-        if sum(len(one.streams) for one in tails) + streams > self.limits.streams_max:
+        if sum(len(one.streams) for one in self.by_name.values()) + streams > self.limits.streams_max:
             raise invalid("/streams", f"a socket follows at most {self.limits.streams_max} streams")
 
     def batch_max(self, given: int | UnsetType, default: int) -> int:
         """The maximum number of entries in a frame."""
         return min(default if given is UNSET else given, self.limits.batch_max)
 
-    def add(self, made: AnySubscription) -> None:
-        """Begin a subscription."""
-        self.by_name[made.name] = self.by_key[made.key] = made
-
-    def end(self, one: AnySubscription) -> Effects:
+    def end(self, one: Subscription) -> None:
         """End a subscription."""
-        one.ended, one.is_live = True, False
+        one.ended = True
         if self.by_name.get(one.name) is one:
             del self.by_name[one.name]
-        self.forget(one)
-        return [Unsubscribe(one.key)]
+        self.waiting.pop(one, None)
+        one.close()
 
-    def forget(self, one: AnySubscription) -> None:
-        """Forget an ended subscription, unless a read of it is in progress."""
-        if one.ended and not (isinstance(one, ConsumerSubscription) and one.reading):
-            self.by_key.pop(one.key, None)
+    def finish(self, one: Subscription) -> None:
+        """End a subscription to which nothing more comes."""
+        self.end(one)
+        self.close_if_idle()
 
-    def revoke(self, key: int, reason: str) -> Effects:
-        """End a subscription for one of the `REASONS`."""
-        one = self.by_key.get(key)
-        if one is None or one.ended:
-            return []
-        revoked = frames.encode(frames.RevokedFrame(sub=one.name, reason=reason))
-        return [*self.end(one), SendFrame(revoked), *self.close_if_idle()]
+    def revoke(self, one: Subscription, reason: str, refusal: RefusalError | None = None) -> None:
+        """End a subscription for one of the `REASONS`; a refusal before says what to do."""
+        if one.ended:
+            return
+        if refusal is not None:
+            self.refuse(UNSET, refusal)
+        self.end(one)
+        self.send(frames.RevokedFrame(sub=one.name, reason=reason))
+        self.close_if_idle()
 
-    def revoke_damaged(self, key: int, refusal: RefusalError) -> Effects:
-        """End a subscription that has come to what cannot be read: the frame before says what to do."""
-        revoked = self.revoke(key, refusal.code)
-        return [self.error(UNSET, refusal), *revoked] if revoked else []
-
-    def revoke_forbidden(self) -> Effects:
+    def revoke_forbidden(self) -> None:
         """End the subscriptions that the client may not have any more."""
-        ending = [one for one in self.by_name.values() if not self._may_go_on(one)]
-        return [effect for one in ending for effect in self.revoke(one.key, "forbidden")]
+        for one in [*self.by_name.values()]:
+            if not one.may_go_on(self.principal):
+                self.revoke(one, "forbidden")
 
-    def _may_go_on(self, one: AnySubscription) -> bool:
-        if isinstance(one, ConsumerSubscription):
-            return self.principal.may(Action.CONSUME, Resource(*one.consumer.key))
-        return all(self.principal.may(Action.READ, Resource(stream)) for stream in one.streams)
-
-    def pause(self, one: AnySubscription) -> Effects:
-        """Say once that a subscription has no credit left."""
-        if one.paused:
-            return []
-        one.paused = True
-        return [SendFrame(frames.encode(frames.PausedFrame(sub=one.name, reason="credit")))]
-
-    def begin_outage(self) -> Effects:
-        """Say once that the backend cannot be used. Without credit, entries wait in any case."""
-        self.is_backend_away = True
-        return [effect for one in self.by_name.values() if one.credit.room for effect in self.note_away(one)]
-
-    def note_away(self, one: AnySubscription, *, alone: bool = False) -> Effects:
-        """Say to a subscription that has room that entries wait for the backend, if they do, or those of its
-        stream `alone`.
+    def go_on(self) -> None:
+        """The socket accepts data: those that waited go on, consumers first that were not given entries just
+        before.
         """
-        if not (self.is_backend_away or alone) or one.away or self.closed:
-            return []
-        one.away = True
-        return [SendFrame(frames.encode(frames.PausedFrame(sub=one.name, reason="backend")))]
+        waiting, self.waiting = self.waiting, {}
+        for one in sorted(waiting, key=lambda one: one.turn):
+            one.go_on()
 
-    def note_back(self, one: AnySubscription) -> Effects:
-        """Say to a subscription that its stream can be read again, if the contrary was said."""
-        if not one.away or self.is_backend_away or self.closed:
-            return []
-        one.away = False
-        return [SendFrame(frames.encode(frames.ResumedFrame(sub=one.name)))]
+    def begin_outage(self) -> None:
+        """The backend cannot be used."""
+        self.is_backend_away = True
+        for one in self.by_name.values():
+            one.note_away()
 
-    def end_outage(self) -> Effects:
-        """Say that the backend can be used again where the contrary was said."""
+    def end_outage(self) -> None:
+        """The backend can be used again."""
         self.is_backend_away = False
-        return [effect for one in self.by_name.values() for effect in self.note_back(one)]
+        for one in self.by_name.values():
+            one.note_back()
 
     # ---- ends
 
-    def drain(self, after_ms: int) -> Effects:
+    def drain(self, after_ms: int) -> None:
         """Start nothing new; entries in flight may still be acknowledged."""
-        if self.draining or self.closed:
-            return []
-        self.draining = True
-        for one in self.by_name.values():
-            one.is_live = False
-        return [SendFrame(frames.encode(frames.GoAwayFrame(after_ms=after_ms))), *self.close_if_idle()]
+        if not self.draining and not self.closed:
+            self.draining = True
+            self.send(frames.GoAwayFrame(after_ms=after_ms))
+            self.close_if_idle()
 
-    def finish_drain(self) -> Effects:
+    def finish_drain(self) -> None:
         """Close: the time to acknowledge is over."""
-        self.closed = True
-        return [Close(DRAIN_CLOSE, "draining")]
+        self.close(DRAIN_CLOSE, "draining")
 
-    def close_if_idle(self) -> Effects:
+    def close_if_idle(self) -> None:
         """Close while draining, once nothing is in flight."""
-        if not self.draining or self.closed:
-            return []
-        consumers = (one for one in self.by_name.values() if isinstance(one, ConsumerSubscription))
-        return [] if any(one.consumer.in_flight for one in consumers) else self.finish_drain()
+        if self.draining and not self.closed and not any(one.held for one in self.by_name.values()):
+            self.finish_drain()
+
+    def stop(self) -> None:
+        """Read nothing more for any of them."""
+        for one in self.by_name.values():
+            one.stop()

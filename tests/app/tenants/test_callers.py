@@ -59,11 +59,14 @@ async def test_readers_of_a_consumer_take_turns_whatever_they_call_its_stream() 
     assert replaced == []
     after = leases.acquire(ConsumerKey("acme.s", "g", "c"), lambda: None)
     assert (replaced, after.alone.done()) == (["tenant"], False)
-    with tenant.watch("s") as own, other.watch("s") as others:
-        leases.settled("acme.s")
-        assert (own.is_set(), others.is_set()) == (True, False)
-        leases.wake()
-        assert others.is_set()
+    woken: list[str] = []
+    tenant.follow("s", lambda _: woken.append("own"))
+    stop = other.follow("s", lambda _: woken.append("other"))
+    leases.settled("acme.s", [1])
+    assert woken == ["own"]
+    leases.wake()
+    assert woken == ["own", "own", "other"]
+    stop()
 
 
 async def test_a_redis_client_begins_anew_as_another_tenant(open_port: Any) -> None:  # noqa: F811

@@ -1,32 +1,34 @@
-"""A conversation without a socket: the state machine beside the engine's pure commands, in any order.
+"""A conversation without a socket, beside the engine's pure commands.
 
-Knows: frames, effects, what a group is. Must never know: event loops, connections.
+Knows: frames, what a group is. Must never know: event loops, connections.
 """
+
+from typing import Final
 
 import pytest
 
-from app.doors.websocket.effects import Close, FetchPage, ReadGroup, SendFrame, Submit, Subscribe, Unsubscribe
-from app.errors import RefusalError
-from app.http.cursors import Position
-from app.live.feeds import FeedGap, FeedPage
+from app.doors.websocket.stream_subscription import StreamSubscription
+from app.live.feeds import FeedPage
 from engine import EngineError, ids
 from engine.commands import Claim as ClaimOptions
 from engine.commands import (
-    Cursor,
-    EnsureGroup,
+    Exists,
     Nack,
     NackMode,
     Trim,
     UpdateGroup,
+    XAdd,
     XClaim,
     XGroupDestroy,
     XNack,
+    XRange,
+    XRead,
     XReadGroup,
     XTrim,
 )
+from engine.entries import body
 from engine.replies import Entries
-from engine.replies import Gap as EngineGap
-from tests.app.conversing import LIMITS, Json, SocketWorld, credit_of, key_of, names_of, ops, working
+from tests.app.conversing import LIMITS, Json, SocketWorld, credit_of, named, names_of, ops, working
 
 # ---- publishing
 
@@ -109,53 +111,28 @@ def test_streams_of_one_subscription_take_turns(world: SocketWorld) -> None:
     assert pushed == ["long", "short", "long", "long"]
 
 
-def test_a_stream_that_is_ready_twice_is_taken_once(world: SocketWorld) -> None:
-    """However often it is said while another takes its turn."""
-    world.add("a", 2)
-    world.add("b", 2)
-    world.tell("subscribe", sub="t", streams={"a": "0", "b": "0"}, batch_max=2)
-    world.come_back(world.under_way[0])
-    key = key_of(world.session, "t")
-    for _ in range(3):
-        world.do(world.session.tails.on_ready(key, "b"))
-    takes = []
-    while world.under_way:
-        takes.append(world.under_way[0])
-        world.come_back(world.under_way[0])
-    assert [one.stream for one in takes if isinstance(one, FetchPage)] == ["a", "b"]
-
-
 def test_a_gap_costs_no_credit(world: SocketWorld) -> None:
     """It is reported with what is known of it."""
-    world.add("s", 2)
-    world.tell("subscribe", sub="t", streams={"s": "1-0"}, credit=1)
-    (opening,) = world.under_way
-    assert isinstance(opening, Subscribe)
-    world.under_way.clear()
-    world.do(world.session.tails.on_subscribed(opening.key, {"s": (Position(1 << 64, ""), False)}))
-    gap = FeedGap("s", EngineGap(1 << 64, 5 << 64, None), "")
-    world.under_way.clear()
-    world.do(world.session.tails.on_page(opening.key, gap, Position(gap.last_id, ""), caught_up=True))
-    result = next(one for one in world.sent if one["op"] == "gap")
-    assert result == {
-        "op": "gap", "sub": "t", "stream": "s", "requested": "1-0", "first_available": "5-0", "lost": None
+    world.add("s", 3)
+    first, _, last = world.texts("s")
+    world.run(XTrim(stream="s", trim=Trim(maxlen=1)))
+    sent = world.say("subscribe", sub="t", streams={"s": first}, credit=1)
+    assert sent[1] == {
+        "op": "gap", "sub": "t", "stream": "s", "requested": first, "first_available": last, "lost": None
     }  # fmt: skip
-    assert credit_of(world.session, "t") == 1
+    assert ops(sent) == ["ok", "gap", "entries", "caught_up", "paused"]
 
 
 def test_an_encoded_page_is_shared() -> None:
     """Two sockets with a subscription of the same name send the very same bytes."""
     page = FeedPage("s", 0, Entries((b'{"id":"1-0","fields":{"a":"1"}}',), 1, 1 << 64, 1 << 64), "")
-    sent = []
+    made = []
     for world in (SocketWorld(), SocketWorld()):
         world.tell("subscribe", sub="t", streams={"s": "0"})
-        (opening,) = world.under_way
-        assert isinstance(opening, Subscribe)
-        world.session.tails.on_subscribed(opening.key, {"s": (Position(0, ""), False)})
-        first, *_ = world.session.tails.on_page(opening.key, page, Position(1 << 64, ""), caught_up=True)
-        assert isinstance(first, SendFrame)
-        sent.append(first.data)
-    assert sent[0] is sent[1]
+        tail = named(world.session, "t")
+        assert isinstance(tail, StreamSubscription)
+        made.append(tail._frame(page))  # noqa: SLF001 - what it sends of a page
+    assert made[0] is made[1]
 
 
 # ---- working
@@ -165,7 +142,7 @@ def test_a_consumer_gets_its_own_entries_first(world: SocketWorld) -> None:
     """What it had not acknowledged, with its count, then `caught_up`, then what is new."""
     working(world)
     again = SocketWorld()
-    again.keyspace = world.keyspace
+    again.engine.keyspace = world.keyspace
     again.add("s")
     sent = again.say("consume", sub="w", stream="s", group="g", consumer="c")
     assert ops(sent) == ["ok", "entries", "caught_up", "entries"]
@@ -181,7 +158,7 @@ def test_a_consumer_is_told_that_its_group_is_paused_and_that_it_is_not(world: S
     world.add("s")
     assert pausing(world, paused=True) == []
     again = SocketWorld()
-    again.keyspace = world.keyspace
+    again.engine.keyspace = world.keyspace
     sent = again.say("consume", sub="w", stream="s", group="g", consumer="other")
     assert [(one["op"], one.get("reason")) for one in sent] == [
         ("ok", None),
@@ -215,16 +192,13 @@ def test_an_acknowledgement_gives_its_credit_back(world: SocketWorld) -> None:
     assert sent[1]["entries"][0]["delivery_count"] == 2
 
 
-AWAY = RefusalError("backend_unavailable", "the backend cannot be used now")
+AWAY: Final = EngineError("backend_unavailable", "ERR away", "the backend cannot be used now")
 
 
-def fail_read(world: SocketWorld, *, delivers: bool) -> None:
-    """The backend answers no read; it may have delivered entries before."""
-    (read,) = [one for one in world.under_way if isinstance(one, ReadGroup)]
-    world.under_way.remove(read)
-    if delivers:
-        world.run(read.command)
-    world.do(world.session.consumers.on_delivery(read.key, AWAY))
+def refuse(world: SocketWorld, error: EngineError) -> None:
+    """The backend answers no read."""
+    world.engine.refusals = dict.fromkeys((XRead, XReadGroup), error)
+    world.do(world.engine.serve)
 
 
 def test_an_outage_is_said_once_to_whom_has_room(world: SocketWorld) -> None:
@@ -232,15 +206,15 @@ def test_an_outage_is_said_once_to_whom_has_room(world: SocketWorld) -> None:
     working(world, 1)
     world.say("subscribe", sub="spent", streams={"s": "0"}, credit=0)
     before = len(world.sent)
-    fail_read(world, delivers=False)
-    assert world.sent[before:] == []
-    world.do(world.session.begin_outage())
+    refuse(world, AWAY)
     world.settle()
-    fail_read(world, delivers=False)
-    world.do(world.session.tails.on_away(key_of(world.session, "spent")))
-    world.tell("credit", sub="spent", n=1)
-    world.do(world.session.end_outage())
-    world.do(world.session.end_outage())
+    assert world.sent[before:] == []
+    world.do(world.session.table.begin_outage)
+    world.settle()
+    world.say("credit", sub="spent", n=1)
+    world.engine.refusals.clear()
+    world.do(world.session.table.end_outage)
+    world.do(world.session.table.end_outage)
     said = [(one["op"], one["sub"], one.get("reason")) for one in world.sent[before:]]
     assert said == [
         ("paused", "w", "backend"),
@@ -248,18 +222,18 @@ def test_an_outage_is_said_once_to_whom_has_room(world: SocketWorld) -> None:
         ("resumed", "w", None),
         ("resumed", "spent", None),
     ]
+    world.settle()
+    assert world.pushed("spent") == world.texts("s")
 
 
 def test_what_a_lost_reply_delivered_comes_once(world: SocketWorld) -> None:
     """As a first delivery; what is in flight does not come again."""
     working(world, 1)
-    fail_read(world, delivers=False)
+    world.do(world.engine.lose, AWAY)
     world.settle()
-    (read,) = [one for one in world.under_way if isinstance(one, ReadGroup)]
-    world.add("s", 2)
-    world.under_way = [read]
-    fail_read(world, delivers=True)
+    world.engine.execute(XAdd(stream="s", bodies=[body([("n", "1")])] * 2))
     sent = len(world.sent)
+    world.do(world.engine.lose, AWAY, delivers=True)
     world.settle()
     assert world.pushed("w") == world.texts("s")
     assert all(
@@ -271,7 +245,7 @@ def test_what_a_lost_reply_delivered_comes_once(world: SocketWorld) -> None:
 def test_nothing_that_was_sent_once_only_is_looked_for(world: SocketWorld) -> None:
     """With `noack` nothing is pending: it reads on."""
     working(world, 1, noack=True, credit=9)
-    fail_read(world, delivers=False)
+    world.do(world.engine.lose, AWAY)
     world.settle()
     world.add("s")
     world.settle()
@@ -290,10 +264,8 @@ def test_being_claimed_away_gives_credit_back(world: SocketWorld) -> None:
     working(world, 3, credit=2)
     claim = ClaimOptions(ids=[ids.parse(world.pushed("w")[0]) or 0], min_idle_ms=0)
     world.run(XClaim(stream="s", group="g", consumer="other", claim=claim))
-    world.do(world.session.consumers.tick())
     world.settle()
     assert len(world.pushed("w")) == 3
-    world.do(world.session.consumers.tick())
     world.settle()
     assert credit_of(world.session, "w") == 0
 
@@ -309,7 +281,6 @@ def test_whatever_it_holds_is_looked_at_in_turn(world: SocketWorld, place: int) 
         world.run(XClaim(stream="s", group="g", consumer="other", claim=claim))
         assert credit_of(world.session, "w") == 0
         for _ in range(3):
-            world.do(world.session.consumers.tick())
             world.settle()
         assert credit_of(world.session, "w") == 1
         world.add("s")
@@ -319,7 +290,7 @@ def test_whatever_it_holds_is_looked_at_in_turn(world: SocketWorld, place: int) 
 def test_what_it_holds_for_long_is_not_claimed_from_itself(world: SocketWorld) -> None:
     """It is not sent again, costs no credit, and has been delivered once."""
     working(world, 2, credit=5, claim_min_idle_ms=1_000)
-    world.now_ms += 1_000
+    world.engine.now_ms += 1_000
     world.add("s")
     world.settle()
     assert world.pushed("w") == world.texts("s")
@@ -346,7 +317,7 @@ def test_a_deleted_entry_of_its_own_has_no_fields(world: SocketWorld) -> None:
     working(world, 2)
     world.run(XTrim(stream="s", trim=Trim(maxlen=0)))
     again = SocketWorld()
-    again.keyspace = world.keyspace
+    again.engine.keyspace = world.keyspace
     sent = again.say("consume", sub="w", stream="s", group="g", consumer="c")
     assert [one["fields"] for one in sent[1]["entries"]] == [None, None]
 
@@ -365,49 +336,21 @@ def test_noack_needs_credit_and_holds_nothing(world: SocketWorld) -> None:
     assert world.pushed("w") == world.texts("s")
 
 
-def test_what_a_read_brings_too_late_goes_back(world: SocketWorld) -> None:
-    """The subscription has ended meanwhile: released, with the count as it was."""
-    world.add("s", 1)
-    world.tell("consume", sub="w", stream="s", group="g", consumer="c", create="0", credit=5)
-    while not any(isinstance(one, ReadGroup) for one in world.under_way):
-        world.come_back(world.under_way[0])
-    (read,) = world.under_way
-    assert isinstance(read, ReadGroup)
-    world.come_back(read)
-    (read,) = world.under_way
-    assert isinstance(read, ReadGroup)
-    reply = world.run(read.command)
-    world.under_way.clear()
-    effects = world.session.on_disconnect([])
-    assert effects == [Unsubscribe(read.key)]
-    world.do(world.session.consumers.on_delivery(read.key, reply))
-    world.settle()
-    group = world.keyspace.keys["s"].groups["g"]
-    assert [(one.consumer, one.delivery_count) for _, one in group.pending.items(0)] == [(None, 0)]
-
-
-@pytest.mark.parametrize("owner", [None, "c"], ids=["new", "history"])
-def test_what_a_full_socket_has_no_room_for_goes_back(world: SocketWorld, owner: str | None) -> None:
+def test_what_a_full_socket_has_no_room_for_goes_back(world: SocketWorld) -> None:
     """Nothing of it was sent, the count is as it was, no credit is spent, and it is read again."""
+    working(world, 1, credit=5)
+    world.link.stalled = True
+    while not world.link.full:
+        world.tell("ping")
     world.add("s", 2)
-    if owner is not None:
-        world.run(EnsureGroup(stream="s", group="g", start=0, mkstream=True))
-        world.run(XReadGroup(group="g", consumer=owner, streams=[("s", Cursor.NEW)]))
-    world.tell("consume", sub="w", stream="s", group="g", consumer="c", create="0", credit=5)
-    read = world.under_way[0]
-    while not (isinstance(read, ReadGroup) and (owner or read.command.block_ms)):
-        world.come_back(read)
-        read = world.under_way[0]
-    world.under_way.clear()
-    effects = world.session.consumers.on_delivery(read.key, world.run(read.command), room=False)
-    assert [type(one) for one in effects] == [Submit, ReadGroup]
-    assert credit_of(world.session, "w") == 5
-    world.do(effects[:1])
     world.settle()
+    assert credit_of(world.session, "w") == 4
     group = world.keyspace.keys["s"].groups["g"]
     counts = [(one.consumer, one.delivery_count) for _, one in group.pending.items(0)]
-    assert counts == [(None, 0 if owner is None else 1)] * 2
-    world.do(effects[1:])
+    assert counts[1:] == [(None, 0)] * 2
+    world.link.stalled = False
+    world.link.take(1 << 30)
+    world.do(world.session.table.go_on)
     world.settle()
     assert world.pushed("w") == world.texts("s")
 
@@ -415,10 +358,10 @@ def test_what_a_full_socket_has_no_room_for_goes_back(world: SocketWorld, owner:
 def test_what_never_left_goes_back(world: SocketWorld) -> None:
     """Only that, and only as far as it is still held."""
     working(world, 3, batch_max=1)
-    delivered = [one for one in world.unwritten if one.entry_ids]
+    delivered = world.unwritten
     assert len(delivered) == 3
     world.say("ack", sub="w", ids=[world.pushed("w")[1]])
-    world.do(world.session.on_disconnect([(one.key, one.entry_ids) for one in delivered[1:]]))
+    world.do(world.session.on_disconnect, delivered[1:])
     world.settle()
     group = world.keyspace.keys["s"].groups["g"]
     owners = [one.consumer.name if one.consumer else None for _, one in group.pending.items(0)]
@@ -435,69 +378,56 @@ def test_a_consumer_is_told_why_it_ends(world: SocketWorld, command: list[str], 
 
     working(world, 1)
     request = redis.parse([word.encode() for word in command])
+    assert request.command is not None
     world.run(request.command)
     world.settle()
     assert world.sent[-1] == {"op": "revoked", "sub": "w", "reason": reason}
     assert names_of(world.session) == []
 
 
-def test_a_consumer_goes_on_while_nobody_can_say_what_is_gone(world: SocketWorld) -> None:
+def test_a_consumer_waits_while_nobody_can_say_what_is_gone(world: SocketWorld) -> None:
     """The backend is away just when its stream is asked for; afterwards it gets the true reason."""
     working(world, 1)
-    world.run(XGroupDestroy(stream="s", group="g"))
-    (read,) = [one for one in world.under_way if isinstance(one, ReadGroup)]
-    world.under_way.remove(read)
     sent = len(world.sent)
-    world.do(world.session.consumers.on_delivery(read.key, RefusalError("no_group", "there is no group")))
-    (question,) = [one for one in world.under_way if isinstance(one, Submit)]
-    world.under_way.remove(question)
-    away = EngineError("backend_unavailable", "ERR away", "the backend cannot be used now")
-    world.do(world.session.on_replies(question.token, [away]))
+    world.engine.refusals = {Exists: AWAY}
+    world.run(XGroupDestroy(stream="s", group="g"))
+    world.settle()
     assert (world.sent[sent:], names_of(world.session)) == ([], ["w"])
+    world.engine.refusals = {}
     world.settle()
     assert world.sent[sent:] == [{"op": "revoked", "sub": "w", "reason": "group_destroyed"}]
 
 
 @pytest.mark.parametrize("code", ["backend_error", "backend_forbidden"])
-def test_a_consumer_whose_stream_alone_is_refused_is_paused_and_reads_again(
-    world: SocketWorld, code: str
+@pytest.mark.parametrize("sub", ["w", "t"])
+def test_a_subscription_whose_stream_alone_is_refused_is_told_so_and_when_it_is_over(
+    world: SocketWorld, code: str, sub: str
 ) -> None:
-    """However often; the socket stays open, as in an outage, and other subscriptions are not concerned."""
-    working(world, 1)
+    """Once, however often; the socket stays open, as in an outage."""
+    if sub == "w":
+        working(world, 1)
+    else:
+        world.say("subscribe", sub="t", streams={"s": "0"})
     sent = len(world.sent)
-    for _ in range(2):
-        (read,) = [one for one in world.under_way if isinstance(one, ReadGroup)]
-        world.under_way.remove(read)
-        world.do(world.session.consumers.on_delivery(read.key, RefusalError(code, "no")))
-        assert world.sent[sent:] == [{"op": "paused", "sub": "w", "reason": "backend"}]
-        world.settle()
-    world.add("s")
+    refuse(world, EngineError(code, "ERR no", "no"))
+    world.settle()
+    assert world.sent[sent:] == [{"op": "paused", "sub": sub, "reason": "backend"}]
+    # That it is followed again says nothing of its entries.
+    world.engine.refusals = {XRange: world.engine.refusals[XRead], XReadGroup: EngineError(code, "ERR", "no")}
+    world.engine.execute(XAdd(stream="s", bodies=[body([("n", "1")])]))
+    world.settle()
+    assert len(world.sent) == sent + 1
+    world.engine.refusals = {}
     world.settle()
     assert [one["op"] for one in world.sent[sent:]] == ["paused", "resumed", "entries"]
+    assert world.pushed(sub) == world.texts("s")
     assert world.closed is None
-
-
-def test_a_subscription_whose_stream_alone_is_refused_is_told_so_and_when_it_is_over(
-    world: SocketWorld,
-) -> None:
-    world.say("subscribe", sub="t", streams={"s": "0"})
-    sent = len(world.sent)
-    key = key_of(world.session, "t")
-    for _ in range(2):
-        world.do(world.session.tails.on_away(key, alone=True))
-        # That it is followed again says nothing of its entries.
-        world.do(world.session.tails.on_ready(key, "s"))
-    assert [one["op"] for one in world.sent[sent:]] == ["paused"]
-    world.do(world.session.tails.on_page(key, None, Position(0, ""), caught_up=True))
-    world.do(world.session.tails.on_ready(key, "s"))
-    assert [one["op"] for one in world.sent[sent:]] == ["paused", "resumed"]
 
 
 def test_a_replaced_consumer_gets_a_frame(world: SocketWorld) -> None:
     """Its name is free again, and what it acknowledges is refused."""
     working(world, 1)
-    read = next(one for one in world.under_way if isinstance(one, ReadGroup))
-    world.do(world.session.revoke(read.key, "replaced"))
+    world.do(world.session.table.revoke, named(world.session, "w"), "replaced")
     assert world.sent[-1] == {"op": "revoked", "sub": "w", "reason": "replaced"}
     (result,) = world.say("ack", sub="w", ids=world.pushed("w"), ref=1)
     assert result["problem"]["code"] == "invalid"
@@ -519,26 +449,26 @@ def test_small_frames(world: SocketWorld) -> None:
 def test_a_publisher_may_wait_for_the_disk(world: SocketWorld, members: Json, *, synced: bool) -> None:
     """For each publish by itself."""
     world.tell("publish", stream="s", fields={"a": "1"}, **members)
-    assert [one.synced for one in world.under_way if isinstance(one, Submit)] == [synced]
+    assert world.synced == [synced]
 
 
 def test_a_stopping_gateway_lets_acknowledge(world: SocketWorld) -> None:
     """`goaway`, nothing new, then 4001 as soon as nothing is held."""
     working(world, 1)
-    world.do(world.session.drain(500))
+    world.do(world.session.table.drain, 500)
     assert world.sent[-1] == {"op": "goaway", "after_ms": 500}
     (result,) = world.say("publish", stream="s", fields={"a": "1"})
     assert result["problem"]["code"] == "draining"
     assert world.closed is None
     world.say("ack", sub="w", ids=world.pushed("w"))
-    assert world.closed == Close(4001, "draining")
+    assert world.closed == (4001, "draining")
 
 
 def test_a_stopping_gateway_does_not_wait_for_who_holds_nothing(world: SocketWorld) -> None:
     """Those that only follow are sent away at once; the others when the time is over."""
     world.say("subscribe", sub="t", streams={"s": "$"})
-    world.do(world.session.drain(500))
-    assert world.closed == Close(4001, "draining")
+    world.do(world.session.table.drain, 500)
+    assert world.closed == (4001, "draining")
 
 
 def test_a_socket_follows_as_many_streams_as_it_may(world: SocketWorld) -> None:

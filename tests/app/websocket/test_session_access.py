@@ -1,7 +1,6 @@
 """What a token lets a conversation do, and how it ends with its token."""
 
 from app.auth import ANONYMOUS, UNAUTHENTICATED, Grant, Principal
-from app.doors.websocket.effects import Close
 from app.errors import RefusalError
 from app.live.sessions import AccessEnd
 from tests.app.conversing import Json, SocketWorld
@@ -58,7 +57,7 @@ def test_a_socket_without_a_token_may_only_show_one() -> None:
     assert world.say("publish", stream="s", fields={"a": "1"})[0]["op"] == "ok"
     (refused,) = world.say("auth", token="wrong", ref=3)
     assert (refused["ref"], refused["problem"]["code"]) == (3, "unauthenticated")
-    assert world.closed == Close(4500, "unauthenticated")
+    assert world.closed == (4500, "unauthenticated")
 
 
 def test_a_narrower_token_ends_what_it_does_not_allow() -> None:
@@ -92,10 +91,10 @@ def test_a_token_for_one_consumer_ends_the_others() -> None:
 
 def test_a_token_that_ends_closes_the_connection() -> None:
     world = SocketWorld(principal_with("read:*"))
-    world.do(world.session.expiring(60_000))
+    world.do(world.session.expiring, 60_000)
     assert world.sent[-1] == {"op": "expiring", "after_ms": 60_000}
-    world.do(world.session.end_access(AccessEnd.EXPIRED))
-    assert world.closed == Close(4002, "token_expired")
+    world.do(world.session.end_access, AccessEnd.EXPIRED)
+    assert world.closed == (4002, "token_expired")
     world = SocketWorld(principal_with("read:*"))
-    world.do(world.session.end_access(AccessEnd.REVOKED))
-    assert world.closed == Close(4500, "token_revoked")
+    world.do(world.session.end_access, AccessEnd.REVOKED)
+    assert world.closed == (4500, "token_revoked")
