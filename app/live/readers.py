@@ -217,7 +217,8 @@ class StreamPump:
         if place in self.behind:
             self.behind.discard(place)
             self._sink.caught_up(place)
-        tail.call_when_ready(partial(self._changed, place))
+        if not self.is_over:
+            tail.call_when_ready(partial(self._changed, place))
 
     def _changed(self, place: int) -> None:
         """There may be something of a stream of which all was written."""

@@ -179,9 +179,11 @@ class PushWorld:
             if not peer.push.closed.done():
                 peer.lose()
         await settle()
-        waiting, following = self.engine.waiting, len(self.app.gateway.tenant("").feeds)
+        tenants = self.app.gateway._tenants  # noqa: SLF001 - it may have stopped
+        assert tenants is not None, "it was opened"
+        waiting, following = self.engine.waiting, len(tenants.plain.feeds)
         self.engine.check()
-        self.app.gateway.tenant("").feeds.close()
+        tenants.plain.feeds.close()
         await self.engine.close()
         await settle()
         assert (waiting, following) == (0, 0), "nothing stays behind"

@@ -373,16 +373,6 @@ async def test_an_eventsource_comes_back_while_the_gateway_starts(closed_app: Ap
         assert (asked.status, json.loads(asked.body)["code"]) == (503, "starting")
 
 
-async def test_a_client_that_leaves_is_noticed_at_once(world: SseWorld) -> None:
-    """Not with the next event."""
-    reader = world.read()
-    await settle()
-    assert world.engine.waiting == 1
-    await reader.leave()
-    await settle()
-    assert world.engine.waiting == 0
-
-
 async def test_a_client_that_takes_nothing_is_cut(world: SseWorld) -> None:
     """After ten seconds, and no other client notices."""
     slow, fast = world.read(), world.read()

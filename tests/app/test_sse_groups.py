@@ -175,33 +175,6 @@ async def test_what_was_never_sent_goes_back_as_it_was(world: SseWorld) -> None:
     assert json.loads(reader.events[0].data)["delivery_count"] == 1
 
 
-async def test_a_consumer_that_leaves_while_it_waits_was_given_nothing(world: SseWorld) -> None:
-    """No waiter stays behind."""
-    await begin(world)
-    reader = consume(world)
-    await settle()
-    assert world.engine.waiting == 1
-    await reader.leave()
-    assert world.engine.waiting == 0
-    await world.add("1-0")
-    assert await pending(world) == []
-
-
-async def test_a_second_connection_of_a_consumer_ends_the_first(world: SseWorld) -> None:
-    """It gets what the first had; the first learns why."""
-    await begin(world)
-    await world.add("1-0")
-    first = consume(world)
-    await settle()
-    second = consume(world)
-    await settle()
-    assert first.of("end") == [{"reason": "replaced"}]
-    assert first.over
-    assert second.ids == ["1-0"]
-    await world.add("2-0")
-    assert (first.ids, second.ids) == (["1-0"], ["1-0", "2-0"])
-
-
 async def test_a_consumer_that_works_on_what_it_has_is_not_silent(world: SseWorld) -> None:
     """However long, and though no read of its waits; its silence begins when it has left."""
     await begin(world)

@@ -290,7 +290,7 @@ BUGS: Final[dict[str, Bug]] = {
             "app/doors/websocket/group_subscription.py", "if taken.end is not None and taken.end.drained:",
             "if False:",
         ),
-    ), "tests/app/test_sse_ends.py", {}),
+    ), "tests/app/test_readers.py", {}),
     "undone though the group was moved": _bug(
         _UNDO, "(key.generation, group.move) == (mark.generation, mark.move)",
         "key.generation == mark.generation", _UNDOING,

@@ -1,0 +1,290 @@
+"""What readers that stay have in common, over every door: each entry once, nothing lost, and how it ends.
+
+Knows: a gateway on a loop of the test, the five kinds of readers. Must never know: what moves entries.
+"""
+
+import json
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import ClassVar, Final
+
+import pytest
+
+from app.doors.websocket.session import Session
+from app.settings import Settings
+from engine import ids
+from engine.commands import Close, XAck, XGroupCreate, XPendingRange
+from engine.replies import PendingList
+from tests.app.pushing import Json, PushPeer, PushWorld, Stored
+from tests.app.test_sse import EventReader
+
+SETTINGS: Final = Settings(log_requests="none", count_max=1_000, durable_streams=True)
+_NUMBER: Final = re.compile(r'"n":"(\d+)"')
+
+
+class Reader(ABC):
+    """A reader of the stream `s` from its beginning; one of the group `g` is the consumer `c`."""
+
+    def __init__(self, house: PushWorld) -> None:
+        self.house = house
+        house.do(self.begin)
+
+    @abstractmethod
+    def begin(self) -> None: ...
+    @property
+    @abstractmethod
+    def text(self) -> str:
+        """All that came, but for what frames it."""
+
+    @property
+    @abstractmethod
+    def is_over(self) -> bool: ...
+    @abstractmethod
+    def stall(self) -> None: ...
+    @abstractmethod
+    def release(self) -> None: ...
+    @abstractmethod
+    def lose(self) -> None: ...
+
+    @property
+    def got(self) -> list[int]:
+        return [int(number) for number in _NUMBER.findall(self.text)]
+
+
+class Socket(Reader):
+    FRAME: ClassVar[Json] = {"op": "subscribe", "streams": {"s": "0"}}
+
+    def begin(self) -> None:
+        self.peer = PushPeer(self.house, Session, "192.0.2.1")
+        self.house.peers.append(self.peer)
+        self.peer.say(**self.FRAME, sub="r")
+
+    @property
+    def text(self) -> str:
+        return json.dumps(self.peer.frames, separators=(",", ":"))
+
+    @property
+    def is_over(self) -> bool:
+        return self.peer.wire.closed is not None or "r" not in self.peer.session.table.by_name
+
+    def stall(self) -> None:
+        self.peer.stall()
+
+    def release(self) -> None:
+        self.house.do(self.peer.release)
+
+    def lose(self) -> None:
+        self.house.do(self.peer.lose)
+
+
+class SocketGroup(Socket):
+    FRAME: ClassVar[Json] = {
+        "op": "consume",
+        "stream": "s",
+        "group": "g",
+        "consumer": "c",
+        "credit": 1_000,
+        "batch_max": 100,
+    }
+
+
+class Tail(Reader):
+    PATH, QUERY = "/v1/streams/s/tail", "after=0"
+
+    def begin(self) -> None:
+        self.events = EventReader(self.house.app, self.PATH, self.QUERY, accept="text/event-stream")
+
+    @property
+    def text(self) -> str:
+        return self.events.body.decode()
+
+    @property
+    def is_over(self) -> bool:
+        return self.events.over
+
+    def stall(self) -> None:
+        self.events.stall()
+
+    def release(self) -> None:
+        self.house.do(self.events.release)
+
+    def lose(self) -> None:
+        self.house.do(self.events.lose)
+        self.house.run(self.events.leave())
+
+
+class Group(Tail):
+    PATH, QUERY = "/v1/streams/s/groups/g/consumers/c/stream", "max_in_flight=1000"
+
+
+class Durable(Tail):
+    PATH, QUERY = "/v1/stream/s", "offset=-1&live=sse"
+
+
+Kind = type[Reader]
+STREAMS: Final[list[Kind]] = [Socket, Tail, Durable]
+GROUPS: Final[list[Kind]] = [SocketGroup, Group]
+
+
+def begun(kind: Kind, house: PushWorld) -> Reader:
+    """One that has all that there is."""
+    reader = kind(house)
+    house.settle()
+    return reader
+
+
+@pytest.fixture
+def house() -> Iterator[PushWorld]:
+    house = PushWorld(SETTINGS)
+    yield house
+    house.close()
+
+
+@pytest.fixture
+def stored(house: PushWorld) -> Stored:
+    """Three entries, and a group that has read none of them."""
+    stored = Stored(house, "s")
+    stored.add([5 << 64, 1, 1])
+    house.execute(XGroupCreate(stream="s", group="g", start=0))
+    return stored
+
+
+def pending(house: PushWorld) -> list[tuple[str, int]]:
+    """Consumer, empty for none, and delivery count of all that is pending."""
+    found = house.execute(XPendingRange(stream="s", group="g", start=0, end=ids.ID_MAX, count=1_000))
+    assert isinstance(found, PendingList)
+    return [(one.consumer or "", one.delivery_count) for one in found.entries]
+
+
+@pytest.mark.parametrize("kind", STREAMS + GROUPS)
+def test_what_is_there_and_then_what_is_new_comes_once(house: PushWorld, stored: Stored, kind: Kind) -> None:
+    reader = begun(kind, house)
+    for steps in ([1], [1, 1, 1], [1 << 64], [1]):
+        stored.add(steps)
+        house.settle()
+    assert reader.got == stored.all
+    reader.lose()
+
+
+@pytest.mark.parametrize("kind", STREAMS + GROUPS)
+def test_a_reader_that_stalls_gets_each_entry_once(house: PushWorld, stored: Stored, kind: Kind) -> None:
+    """However often, and whatever comes meanwhile."""
+    reader = begun(kind, house)
+    for _ in range(3):
+        reader.stall()
+        for steps in ([1], [1, 1], [1]):
+            stored.add(steps)
+            house.settle()
+        reader.release()
+        house.settle()
+        assert reader.got == stored.all
+    reader.lose()
+
+
+@pytest.mark.parametrize("kind", STREAMS + GROUPS)
+def test_a_reader_that_leaves_takes_nothing_more(house: PushWorld, stored: Stored, kind: Kind) -> None:
+    """Nothing that is published next is given to it."""
+    reader = begun(kind, house)
+    reader.lose()
+    stored.add([1, 1])
+    house.settle()
+    assert len(reader.got) == 3
+    assert len(pending(house)) == (3 if kind in GROUPS else 0)
+    assert house.engine.waiting == 0
+
+
+@pytest.mark.parametrize("kind", STREAMS + GROUPS)
+def test_a_stream_that_ends_ends_its_readers(house: PushWorld, stored: Stored, kind: Kind) -> None:
+    """Behind its last entry, and of a group once nothing is pending."""
+    reader = begun(kind, house)
+    reader.stall()
+    stored.add([1])
+    house.execute(Close(stream="s"))
+    house.settle()
+    reader.release()
+    house.settle()
+    assert reader.got == stored.all
+    last = reader.text[reader.text.rindex(str(stored.last)) :]
+    assert ("streamClosed" if kind is Durable else "closed") in last
+    assert reader.is_over is (kind in STREAMS)
+    if kind in GROUPS:
+        house.execute(XAck(stream="s", group="g", ids=stored.all))
+        house.app.gateway.leases.settled("s", ())
+        house.settle()
+        assert "drained" in last + reader.text[-100:]
+        assert reader.is_over
+    reader.lose()
+
+
+@pytest.mark.parametrize("kind", STREAMS + GROUPS)
+def test_a_gateway_that_stops_ends_its_readers(house: PushWorld, stored: Stored, kind: Kind) -> None:
+    """Behind what was there; a worker may acknowledge first."""
+    reader = begun(kind, house)
+    stored.add([1])
+    house.do(house.app.gateway.drain)
+    house.do(house.hub.drain)
+    house.settle()
+    assert reader.got == stored.all
+    if kind is SocketGroup:
+        assert not reader.is_over
+        house.clock.pass_ms(0, 2_000)
+        house.settle()
+    assert reader.is_over
+    reader.lose()
+
+
+@pytest.mark.parametrize("kind", GROUPS)
+def test_what_is_new_and_was_not_sent_goes_back(house: PushWorld, stored: Stored, kind: Kind) -> None:
+    """As if it had never been delivered."""
+    reader = begun(kind, house)
+    house.execute(XAck(stream="s", group="g", ids=stored.all))
+    reader.stall()
+    stored.add([1, 1])
+    house.settle()
+    reader.lose()
+    house.settle()
+    assert pending(house) == [("", 0)] * 2
+    again = begun(kind, house)
+    assert again.got == stored.all[3:]
+    again.lose()
+
+
+@pytest.mark.parametrize("kind", GROUPS)
+def test_history_that_was_not_sent_stays_with_its_consumer(
+    house: PushWorld, stored: Stored, kind: Kind
+) -> None:
+    """It comes first when the consumer comes back."""
+    stored.add([1] * 247)
+    begun(kind, house).lose()
+    house.settle()
+    reader = kind(house)
+    while not reader.got:
+        house.step()
+    reader.stall()
+    house.settle()
+    assert len(reader.got) < len(stored.all)
+    reader.lose()
+    house.settle()
+    assert {consumer for consumer, _ in pending(house)} == {"c"}
+    assert len(pending(house)) == len(stored.all)
+    again = begun(kind, house)
+    assert again.got == stored.all
+    again.lose()
+
+
+@pytest.mark.parametrize("second", GROUPS)
+@pytest.mark.parametrize("first", GROUPS)
+def test_another_reader_takes_a_consumer_over(
+    house: PushWorld, stored: Stored, first: Kind, second: Kind
+) -> None:
+    """By whichever door: the first learns why, the second has all that is pending, and what is new."""
+    one = begun(first, house)
+    other = begun(second, house)
+    stored.add([1])
+    house.settle()
+    assert (one.got, other.got) == (stored.all[:3], stored.all)
+    assert one.is_over
+    assert '"replaced"' in one.text
+    for reader in (one, other):
+        reader.lose()
