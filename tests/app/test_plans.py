@@ -194,7 +194,7 @@ async def world() -> AsyncIterator[World]:
 # What programs ask now and then, or of the gateway alone, in the same way as one of `KINDS`.
 _SELDOM: Final = re.compile(
     r"(PUT|PATCH|DELETE) |\S+ /($|v1$|docs|errors|console|asyncapi|"
-    r"v1/(admin|whoami|ws|commands|publish|read)|v1/streams($|/\{stream\}/"
+    r"v1/(admin|whoami|ws|publish|read)|v1/streams($|/\{stream\}/"
     r"(close|last-id|trim|schedules/|entries/delete)))|POST .*/(groups|redrive)$"
 )
 
@@ -218,8 +218,6 @@ TASKS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("GET /metrics", "GET /v1/status", "POST /v1/tickets"), _OTHERS),
     **dict.fromkeys(("POST /v1/admin/tokens", "DELETE /v1/admin/tokens/{token}"), _FILES),
     **dict.fromkeys(("POST /v1/admin/revocations", "POST /v1/admin/backup"), _FILES),
-    **dict.fromkeys(("POST /v1/commands", "POST /v1/commands/pipeline"), _PIECES),
-    "POST /v1/commands/multi-exec": _PIECES,
     "POST /v1/plan": "it is made a few streams at a time, and names are matched in a thread",
     **dict.fromkeys((f"GET {_STREAM}/export", f"GET {_STREAM}/tail", "GET /v1/tail"), _PIECES),
     f"GET {_STREAM}/columns": "a page of any length is made in many turns",
