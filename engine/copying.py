@@ -51,8 +51,8 @@ def copy_key(key: Key, generation: str) -> tuple[Key, list[Text]]:
     if key.answers:
         copy.own_answers().update(key.answers)
     copy.footprint.add(sum(answer.footprint_bytes for answer in copy.answers.values()))
-    if key.durable is not None:
-        copy.own_durable(key.durable.copy())
+    copy.parts = tuple(part for one in key.parts if (part := one.copy()) is not None)
+    copy.footprint.add(sum(part.kept_bytes for part in copy.parts))
     if key.had_group:
         copy.own_groups()
     for name, group in key.groups.items():

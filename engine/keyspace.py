@@ -7,13 +7,13 @@ Must never know: commands, waiting readers, the log.
 from bisect import insort
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from secrets import token_bytes
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from engine.durable_streams import DurableStream
 from engine.forks import Forks
 from engine.garbage import Garbage
 from engine.generations import GENERATION_BYTES, Generations, Identity
@@ -23,7 +23,6 @@ from engine.lifetimes import DueTimes, Lifetimes
 from engine.memory import (
     ANSWER_BYTES,
     ANSWER_ID_BYTES,
-    CLOSED_BYTES,
     DELETED_BYTES,
     STREAM_BYTES,
     Footprint,
@@ -32,19 +31,18 @@ from engine.memory import (
 )
 from engine.names import SortedNames
 from engine.nodes import Text
+from engine.parts import PARTS
+from engine.parts.part import P, PartIndex, StreamPart
 from engine.producers import Producers
 from engine.quotas import QuotaCounts
 from engine.replies import PreviousStream
 from engine.runs import Runs
-from engine.schedules import Schedule, StreamSchedules
 from engine.sealed import DecodedNodeCache
 from engine.stream import NodeLimits, Stream
 from engine.versions import Versions
 
 # Weir's own bytes a node may hold for each byte that Redis allows: JSON repeats what a listpack leaves out.
 _NODE_BYTES_FACTOR: Final = 16
-# What is said of why a stream was closed: a word for readers, no document.
-REASON_BYTES_MAX: Final = 256
 # By how much it may seem longer ago that a stream was used.
 _MOMENT_MS: Final = 100
 
@@ -88,18 +86,6 @@ class IdempotentReply(NamedTuple):
     def footprint_bytes(self) -> int:
         """How much memory it takes, about."""
         return ANSWER_BYTES + len(self.ids) * ANSWER_ID_BYTES
-
-
-class Closed(NamedTuple):
-    """When a stream was closed, by the wall clock, and why, in the words of who closed it."""
-
-    at_ms: int
-    reason: str
-
-    @property
-    def footprint_bytes(self) -> int:
-        """How much memory it takes, about."""
-        return CLOSED_BYTES + len(self.reason.encode())
 
 
 class Archive(msgspec.Struct, gc=False, eq=False):
@@ -166,12 +152,8 @@ class Key(msgspec.Struct, gc=False, eq=False):
     archive: Archive | None = None
     # When it is removed, by the wall clock; None for never.
     expires_at_ms: int | None = None
-    # Set for good: the stream takes no entries any more.
-    closed: Closed | None = None
-    # Of Durable Streams, None of others.
-    durable: DurableStream | None = None
-    # Entries for later, None where there are none.
-    schedules: StreamSchedules | None = None
+    # What it has of each part, in the order of their ranks.
+    parts: tuple[StreamPart, ...] = ()
     # When a command last named it, a `Keyspace.moment`; 0 if none has since the start.
     used_ms: int = 0
 
@@ -256,11 +238,6 @@ class Key(msgspec.Struct, gc=False, eq=False):
             self.idempotency_table = table
         return table
 
-    def own_durable(self, durable: DurableStream) -> None:
-        """Make it a stream of Durable Streams."""
-        self.durable = durable
-        self.footprint.add(durable.footprint_bytes)
-
     def is_due(self, now_ms: int) -> bool:
         """Whether its lifetime is to be looked at."""
         return self.expires_at_ms is not None and self.expires_at_ms <= now_ms
@@ -280,9 +257,8 @@ class Key(msgspec.Struct, gc=False, eq=False):
 
     def garbage(self) -> list[object]:
         """What is large in a key that was removed."""
-        parts = [self.groups, self.answers, self.idempotency_table.producers, self.stream.nodes]
-        scheduled = [] if self.schedules is None else self.schedules.garbage()
-        return [part for part in parts if part] + scheduled
+        own = [self.groups, self.answers, self.idempotency_table.producers, self.stream.nodes]
+        return [one for one in own if one] + [one for part in self.parts for one in part.garbage()]
 
     @property
     def footprint_bytes(self) -> int:
@@ -290,12 +266,9 @@ class Key(msgspec.Struct, gc=False, eq=False):
         groups_bytes = sum(group.footprint_bytes for group in self.groups.values())
         answers_bytes = sum(answer.footprint_bytes for answer in self.answers.values())
         own_bytes = STREAM_BYTES + self.stream.footprint_bytes + self.idempotency_table.footprint_bytes
-        closed_bytes = 0 if self.closed is None else self.closed.footprint_bytes
-        durable_bytes = 0 if self.durable is None else self.durable.footprint_bytes
         archive_bytes = 0 if self.archive is None else self.archive.footprint_bytes
-        scheduled_bytes = 0 if self.schedules is None else self.schedules.footprint_bytes
-        beside_bytes = closed_bytes + durable_bytes + scheduled_bytes + archive_bytes
-        return own_bytes + groups_bytes + answers_bytes + beside_bytes
+        parts_bytes = sum(part.footprint_bytes for part in self.parts)
+        return own_bytes + groups_bytes + answers_bytes + archive_bytes + parts_bytes
 
 
 class IdempotentPublishReply(NamedTuple):
@@ -337,13 +310,10 @@ class Keyspace:
         # Streams that time changes: with retention, policies, producers' keys or answers under keys.
         self.maintained: dict[str, None] = {}
         self.lifetimes = Lifetimes()
-        # Streams that have ended.
-        self.closed: dict[str, None] = {}
         self.forks = Forks()
         self.deferrals = DueTimes()
-        self.due_schedules = DueTimes()
-        # How many schedules all streams have, and how many have gone with streams that ended.
-        self.scheduled = self.schedules_dropped = 0
+        # What is kept of all streams with a part.
+        self.indexes: dict[type[StreamPart], PartIndex] = {kind: kind.new_index() for kind in PARTS}
         self._moment_ms = 0
         self.generations = Generations()
         self.versions = Versions()
@@ -394,18 +364,16 @@ class Keyspace:
         self.quotas.enter(name)
         if key.expires_at_ms is not None:
             self.lifetimes.add(name, key.expires_at_ms)
-        if key.closed is not None:
-            self.closed[name] = None
         if key.groups:
             self.deferrals.hasten(name, key.deferred_until_ms)
-        if key.schedules is not None:
-            self.due_schedules.hasten(name, key.schedules.first_ms)
-            self.scheduled += len(key.schedules)
+        for part in key.parts:
+            self.indexes[type(part)].enter(name, part)
 
     def remove(self, name: str) -> None:
         """Take a stream out, with all that hangs on it."""
         key = self._take_out(name)
-        self.schedules_dropped += 0 if key.schedules is None else len(key.schedules)
+        for part in key.parts:
+            self.indexes[type(part)].lose(part)
         self.forks.remove(name)
         self.garbage.add(key, key.footprint.bytes)
 
@@ -424,12 +392,14 @@ class Keyspace:
         self._note_previous(name, key)
         self._drop_lifetime(name, key)
         self.deferrals.replace(name, None)
-        self.due_schedules.replace(name, None)
-        self.scheduled -= 0 if key.schedules is None else len(key.schedules)
+        for part in key.parts:
+            self.indexes[type(part)].leave(part)
+        for index in self.indexes.values():
+            if index.due_times is not None:
+                index.due_times.replace(name, None)
         key.footprint.leave_all()
         key.stream.nodes.leave()
         self.maintained.pop(name, None)
-        self.closed.pop(name, None)
         if not self._is_loading:
             self._names.remove(name)
         return key
@@ -451,43 +421,37 @@ class Keyspace:
         self._is_loading = False
         self._names.replace(sorted(self.keys))
 
-    def put_schedule(self, name: str, schedule_name: str, schedule: Schedule) -> None:
-        """Enter a schedule of a stream; one of that name goes."""
-        key = self.keys[name]
-        schedules = key.schedules = key.schedules or StreamSchedules()
-        count, size = len(schedules), schedules.bytes
-        schedules.put(schedule_name, schedule)
-        self.scheduled += len(schedules) - count
-        key.footprint.add(schedules.bytes - size)
-        self.due_schedules.hasten(name, schedule.at_ms)
+    def holder(self, name: str) -> Key:
+        """The stream, which is there, as its parts see it."""
+        return self.keys[name]
 
-    def drop_schedule(self, name: str, schedule_name: str) -> None:
-        """Take out a schedule of a stream, which is there."""
-        key = self.keys[name]
-        assert key.schedules is not None, "the command has looked"
-        size = key.schedules.bytes
-        key.schedules.drop(schedule_name)
-        self.scheduled -= 1
-        key.footprint.add(key.schedules.bytes - size)
-        if not key.schedules:
-            key.schedules = None
+    def put_part(self, name: str, part: P) -> P:
+        """Give a stream what it has of a part in the place of what it had."""
+        key, kind = self.keys[name], type(part)
+        if kind.of(key) is not None:
+            self.drop_part(name, kind)
+        key.parts = tuple(sorted([*key.parts, part], key=attrgetter("rank")))
+        key.footprint.add(part.kept_bytes)
+        self.indexes[kind].enter(name, part)
+        return part
 
-    def drop_schedules(self, name: str) -> None:
-        """Take out all schedules of a stream."""
+    def drop_part(self, name: str, kind: type[StreamPart]) -> None:
+        """Take that away."""
         key = self.keys[name]
-        schedules, key.schedules = key.schedules, None
-        if schedules:
-            key.footprint.add(-schedules.bytes)
-            self.garbage.add(schedules, schedules.bytes)
-            self.scheduled -= len(schedules)
-            self.schedules_dropped += len(schedules)
+        part = kind.of(key)
+        assert part is not None, "the command has looked"
+        key.parts = tuple(one for one in key.parts if one is not part)
+        key.footprint.add(-part.kept_bytes)
+        self.indexes[kind].leave(part)
+        if part.garbage():
+            self.garbage.add(part, part.kept_bytes)
 
-    def close(self, name: str, closed: Closed) -> None:
-        """End a stream."""
-        key = self.keys[name]
-        key.closed = closed
-        key.footprint.add(closed.footprint_bytes)
-        self.closed[name] = None
+    def end(self, name: str) -> None:
+        """Take away all that goes with the end of a stream."""
+        for part in self.keys[name].parts:
+            if part.ends_with_stream:
+                self.indexes[type(part)].lose(part)
+                self.drop_part(name, type(part))
 
     def expire_at(self, name: str, at_ms: int | None) -> None:
         """Let a stream expire at that time; None for never."""
@@ -499,7 +463,7 @@ class Keyspace:
 
     def expiry_of(self, key: Key) -> int | None:
         """When a stream expires unless it is used again; None for never."""
-        ttl_ms = None if key.durable is None else key.durable.ttl_ms
+        ttl_ms = next((ms for part in key.parts if (ms := part.lives_on_ms) is not None), None)
         if key.expires_at_ms is None or ttl_ms is None:
             return key.expires_at_ms
         return max(key.expires_at_ms, max(key.used_ms + _MOMENT_MS, self.opened_ms) + ttl_ms)
@@ -529,12 +493,10 @@ class Keyspace:
         self.keys = {}
         self.maintained.clear()
         self.lifetimes.clear()
-        self.closed.clear()
         self.forks.clear()
         self.deferrals.clear()
-        self.due_schedules.clear()
-        self.schedules_dropped += self.scheduled
-        self.scheduled = 0
+        for index in self.indexes.values():
+            index.clear()
         self.round.clear()
         self._names.replace([])
         self.cold.clear()
@@ -583,13 +545,10 @@ class Keyspace:
         assert len(self.lifetimes) == sum(key.expires_at_ms is not None for key in self.keys.values()), (
             "each lifetime is there once"
         )
-        assert self.closed.keys() == {name for name, key in self.keys.items() if key.closed is not None}, (
-            "each stream that has ended is there"
-        )
-        self._check_due(self.deferrals, {name: key.deferred_until_ms for name, key in self.keys.items()})
-        scheduled = {name: key.schedules for name, key in self.keys.items() if key.schedules is not None}
-        self._check_due(self.due_schedules, {name: one.first_ms for name, one in scheduled.items()})
-        assert self.scheduled == sum(map(len, scheduled.values())), "the schedules are those of the streams"
+        self.deferrals.check({name: key.deferred_until_ms for name, key in self.keys.items()}, self.keys)
+        for kind, index in self.indexes.items():
+            found = {name: part for name, key in self.keys.items() if (part := kind.of(key)) is not None}
+            index.check(found, self.keys)
         self.producers.check()
         self.forks.check()
         assert self.keys.keys().isdisjoint(self.forks.hidden), "a name is hidden while no stream has it"
@@ -597,22 +556,13 @@ class Keyspace:
         assert self.memory.shared.bytes == self.producers.footprint_bytes + answers_bytes, (
             "the memory of what belongs to no stream is that of its parts"
         )
-        found = sum(key.footprint_bytes for key in self.keys.values())
-        assert self.memory.streams.bytes == found, "the memory of all streams is that of their parts"
+        streams_bytes = sum(key.footprint_bytes for key in self.keys.values())
+        assert self.memory.streams.bytes == streams_bytes, "the memory of all streams is that of their parts"
         self.quotas.check()
         for key in self.keys.values():
             assert key.footprint.bytes == key.footprint_bytes, "a stream's memory is that of its parts"
             key.stream.check()
-            if key.schedules is not None:
-                key.schedules.check()
+            for part in key.parts:
+                part.check()
             for group in key.groups.values():
                 group.check()
-
-    def _check_due(self, times: DueTimes, found_ms: Mapping[str, int | None]) -> None:
-        times_ms = dict(times.items())
-        assert times.put_off.keys() <= times_ms.keys(), "what is put off is looked at again"
-        assert times_ms.keys() <= self.keys.keys(), "what is due is of a stream"
-        first_ms = {name: min(at_ms, times.put_off.get(name, at_ms)) for name, at_ms in times_ms.items()}
-        assert all(first_ms[name] <= at_ms for name, at_ms in found_ms.items() if at_ms is not None), (
-            "nothing is due before its stream is looked at"
-        )

@@ -8,7 +8,7 @@ Must never know: what a stream is, what time it is, what happens to a stream whe
 Each change and each look costs a bisection, however many streams expire.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import islice, takewhile
 
 from engine.blocks import SortedMap
@@ -141,3 +141,13 @@ class DueTimes(Lifetimes):
         super().clear()
         self._times.clear()
         self.put_off.clear()
+
+    def check(self, found_ms: Mapping[str, int | None], names: Mapping[str, object]) -> None:
+        """Assert that nothing is due before its stream is looked at; `names` are all streams."""
+        times_ms = dict(self.items())
+        assert self.put_off.keys() <= times_ms.keys(), "what is put off is looked at again"
+        assert times_ms.keys() <= names.keys(), "what is due is of a stream"
+        first_ms = {name: min(at_ms, self.put_off.get(name, at_ms)) for name, at_ms in times_ms.items()}
+        assert all(first_ms[name] <= at_ms for name, at_ms in found_ms.items() if at_ms is not None), (
+            "nothing is due before its stream is looked at"
+        )

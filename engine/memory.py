@@ -25,8 +25,6 @@ import msgspec
 # Measured with CPython 3.11 on 64-bit Linux: objects with their headers, rounded as the allocator rounds,
 # their slots in lists at their usual filling, and the integers and names that belong to nothing else.
 STREAM_BYTES: Final = 410
-# What a closed stream has beside the text of its reason.
-CLOSED_BYTES: Final = 120
 OPEN_NODE_BYTES: Final = 190
 # An entry of an open node, beside its text.
 ENTRY_BYTES: Final = 112

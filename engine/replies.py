@@ -664,8 +664,8 @@ class Presence(Enum):
     FOUND = "found"
 
 
-class ConfigValues(msgspec.Struct, frozen=True):
-    """CONFIG GET: names and values in order."""
+class NamedValues(msgspec.Struct, frozen=True):
+    """CONFIG GET, and what a part says of a stream: names and values in order."""
 
     values: Sequence[tuple[str, int | str]]
 
@@ -689,7 +689,7 @@ Reply = (
     | Listing
     | AcknowledgedIds
     | Deletions
-    | ConfigValues
+    | NamedValues
     | StreamPage
     | ScheduleInfo
     | ScheduleSet

@@ -35,7 +35,7 @@ from engine.commands import (
     XRange,
     XReadGroup,
 )
-from engine.replies import ConfigValues, Entries, GroupInfo, PendingList, Reply
+from engine.replies import Entries, GroupInfo, NamedValues, PendingList, Reply
 
 # The minimum size of a field in a stored entry: `"":"",`.
 _FIELD_BYTES_MIN: Final = 6
@@ -92,8 +92,8 @@ def _with_config(request: CommandRequest, config: Sequence[tuple[str, int | str]
     """CONFIG GET of the gateway's settings too."""
 
     def shape(reply: Reply) -> Resp:
-        assert isinstance(reply, ConfigValues), "ConfigGet gives the settings"
-        return request.shape(ConfigValues(sorted([*reply.values, *config])))
+        assert isinstance(reply, NamedValues), "ConfigGet gives the settings"
+        return request.shape(NamedValues(sorted([*reply.values, *config])))
 
     return msgspec.structs.replace(request, shape=shape)
 

@@ -221,7 +221,7 @@ IN_LISTS: Final[Mapping[type, Strip]] = {
     replies.GroupInfo: _group,
     replies.Presence: _same,
 }
-# Those that answer a command which is refused are not here: ConfigValues, Measured, MetadataPage.
+# Those that answer a command which is refused are not here: NamedValues, Measured, MetadataPage.
 REPLIES: Final[Mapping[type, Strip]] = {
     NoneType: _same,
     bool: _same,

@@ -16,7 +16,7 @@ from engine.cluster.scripts import ScriptCall, Word, WriteOrigin, checked, count
 from engine.cluster.wire import Words
 from engine.cluster.words import by_script, numbered, sends
 from engine.commands import AppendDurable, CreateDurable, DescribeDurable, DescribeEdges, ForkPoint
-from engine.durable_streams import kind_of
+from engine.parts.durable import kind_of
 from engine.replies import DurableAppended, DurableCreated, DurableInfo, Edges, Gap
 
 _parse = ids.parse_canonical

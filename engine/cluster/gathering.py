@@ -62,7 +62,6 @@ from engine.errors import EngineError
 from engine.name_rules import is_name
 from engine.replies import (
     BatchesAppended,
-    ConfigValues,
     Edges,
     Entries,
     Gap,
@@ -70,6 +69,7 @@ from engine.replies import (
     Listing,
     Measured,
     MetadataPage,
+    NamedValues,
     Presence,
     Reply,
     StreamDeliveries,
@@ -560,4 +560,4 @@ async def _end_wait(backend: Backend, command: EndWait) -> Reply:
 @gathers(ConfigGet)
 async def _config_get(backend: Backend, command: ConfigGet) -> Reply:
     """The server's settings are its own."""
-    return ConfigValues([])
+    return NamedValues([])

@@ -7,33 +7,32 @@ The entries and the end are in the same frame: after a crash there are both or n
 stream again: a copy is open, and so is a stream that is created anew.
 """
 
-from engine import errors
+from engine import errors, replies
 from engine.commands import weir_commands
 from engine.commands.entries import PreparedEntries, expect_last_id, prepare, store
 from engine.commands.reading import end_of
 from engine.commands.registry import ends_streams, runs
 from engine.commands.turn import Turn
 from engine.ids import ID_MAX
-from engine.keyspace import REASON_BYTES_MAX
-from engine.records import CloseStream
-from engine.replies import Added, Closed
+from engine.parts.closing import REASON_BYTES_MAX, Closed, CloseStream
+from engine.replies import Added
 
 
 @runs(weir_commands.Close)
 @ends_streams
-def close(turn: Turn, command: weir_commands.Close) -> Closed:
+def close(turn: Turn, command: weir_commands.Close) -> replies.Closed:
     check_reason(command.reason)
     if not command.drops_schedules:
-        turn.expect_no_schedules(command.stream)
+        turn.expect_may_end(command.stream)
     stream, added = command.stream, _add(turn, command)
     key = turn.key(stream)
-    repeated = key.closed is not None
+    repeated = Closed.of(key) is not None
     if not repeated:
         turn.emit(CloseStream(stream, turn.now_ms, command.reason))
         turn.signal(stream)
     end = end_of(stream, key, ID_MAX)
     assert end is not None, "it is closed by now"
-    return Closed(end, added, duplicate=repeated if added is None else added.duplicate)
+    return replies.Closed(end, added, duplicate=repeated if added is None else added.duplicate)
 
 
 def check_reason(reason: str) -> None:

@@ -23,21 +23,26 @@ from engine.commands.keys import COPY_COST_MAX
 from engine.commands.registry import runs
 from engine.commands.turn import TURN_ENTRIES_MAX, Turn
 from engine.copying import copy_cost, texts_to_fork
-from engine.durable_streams import JSON_MEDIA, DurableStream, ProducerPlace, kind_of
 from engine.errors import EngineError
 from engine.generations import gap_of
 from engine.keyspace import Key
-from engine.records import (
+from engine.parts.closing import Closed, CloseStream
+from engine.parts.durable import (
+    JSON_MEDIA,
     AdvanceProducer,
     AdvanceProducers,
-    CloseStream,
+    DurableStream,
+    ProducerPlace,
+    SetMedia,
+    SetOrigins,
+    SetWriterSeq,
+    kind_of,
+)
+from engine.records import (
     ForkStored,
     ForkStream,
     NoteFork,
     SetLifetime,
-    SetMedia,
-    SetOrigins,
-    SetWriterSeq,
 )
 from engine.replies import Added, BatchesAppended, DurableAppended, DurableCreated, DurableInfo, Gap
 
@@ -83,17 +88,20 @@ def create_durable(turn: Turn, command: CreateDurable) -> DurableCreated:
         _append(turn, stream, key, types.XAdd(stream=stream, bodies=command.bodies))
     if command.closes:
         turn.emit(CloseStream(stream, turn.now_ms, ""))
+    for part in () if origin is None else origin.key.parts:
+        for record in part.fork(stream):
+            turn.emit(record)
     return DurableCreated(_info(key), created=True)
 
 
 def _expect_same(command: CreateDurable, key: Key) -> None:
-    durable = key.durable
+    durable = DurableStream.of(key)
     if (
         durable is None
         or durable.config != command.config
         # A fork has the media type of its source where it names none.
         or (command.media and durable.kind != kind_of(command.media))
-        or command.closes != (key.closed is not None)
+        or command.closes != (Closed.of(key) is not None)
     ):
         raise errors.stream_exists(command.stream)
 
@@ -102,7 +110,7 @@ def _origin(turn: Turn, command: CreateDurable, fork: ForkPoint) -> _Origin:
     if fork.source in turn.keyspace.forks.hidden:
         raise errors.stream_exists(fork.source)
     key = turn.key(fork.source)
-    durable = key.durable
+    durable = DurableStream.of(key)
     if durable is None:
         raise errors.not_durable(fork.source)
     if command.media and kind_of(command.media) != durable.kind:
@@ -189,7 +197,7 @@ def describe_durable(turn: Turn, command: DescribeDurable) -> DurableInfo | None
         _expect_shown(turn, command.stream)
         return None
     after, known = command.after, command.known
-    if after is None or _inherits(turn, key.durable, after, known):
+    if after is None or _inherits(turn, DurableStream.of(key), after, known):
         return _info(key)
     return _info(key, gap_of(after, known, key.identity, turn.keyspace.generations))
 
@@ -200,7 +208,7 @@ def _expect_shown(turn: Turn, stream: str) -> None:
 
 
 def _info(key: Key, gap: Gap | None = None) -> DurableInfo:
-    stream, durable = key.stream, key.durable
+    stream, durable = key.stream, DurableStream.of(key)
     return DurableInfo(
         media=None if durable is None else durable.media,
         ttl_ms=None if durable is None else durable.ttl_ms,
@@ -208,7 +216,7 @@ def _info(key: Key, gap: Gap | None = None) -> DurableInfo:
         last_id=stream.last_id,
         removed_upto=stream.removed_upto,
         generation=key.generation,
-        closed=key.closed is not None,
+        closed=Closed.of(key) is not None,
         gap=gap,
     )
 
@@ -217,9 +225,10 @@ def _durable(turn: Turn, stream: str) -> tuple[Key, DurableStream]:
     if turn.keyspace.find(stream) is None:
         _expect_shown(turn, stream)
     key = turn.key(stream)
-    if key.durable is None:
+    durable = DurableStream.of(key)
+    if durable is None:
         raise errors.not_durable(stream)
-    return key, key.durable
+    return key, durable
 
 
 @runs(AppendDurable)
@@ -227,10 +236,10 @@ def append_durable(turn: Turn, command: AppendDurable) -> DurableAppended:
     key, durable = _durable(turn, command.stream)
     batch = command.batch
     place = (batch and durable.place_of(batch.producer, turn.now_ms)) or _NOWHERE
-    if key.closed is not None:
+    if Closed.of(key) is not None:
         return _repeat_end(turn, command, key, place)
     if command.closes:
-        turn.expect_no_schedules(command.stream)
+        turn.expect_may_end(command.stream)
     if command.bodies and command.kind != durable.kind:
         raise errors.media_type_differs(durable.media)
     if batch is not None and _is_repeated(batch, place):
@@ -288,7 +297,7 @@ def append_batches(turn: Turn, command: AppendBatches) -> BatchesAppended:
 
 def _reply(key: Key, place: ProducerPlace | None, *, duplicate: bool = False) -> DurableAppended:
     epoch, seq = (None, None) if place is None else place[:2]
-    is_closed = key.closed is not None
+    is_closed = Closed.of(key) is not None
     return DurableAppended(
         key.stream.last_id, key.generation, epoch, seq, duplicate=duplicate, closed=is_closed
     )

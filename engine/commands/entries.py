@@ -22,8 +22,8 @@ from engine.commands.references import (
 from engine.commands.registry import runs
 from engine.commands.retention import enforce
 from engine.commands.turn import Turn, Unfinished
-from engine.durable_streams import JSON_MEDIA, DurableStream
 from engine.keyspace import Key
+from engine.parts.closing import Closed
 from engine.records import (
     ANSWER_AGE_MS_MAX,
     Append,
@@ -75,14 +75,24 @@ def add_each(turn: Turn, command: weir_commands.AddEach) -> Added:
 def _not_taken(key: Key | None, bodies: Sequence[bytes]) -> tuple[Sequence[int], str]:
     """The places of those that the stream does not take, and why."""
     refused, why = list[int](), ""
-    if key is not None and key.durable is not None:
+    if key is not None and key.parts:
         for place, body in enumerate(bodies):
-            try:
-                check_bodies(key.durable, [body])
-            except errors.EngineError as refusal:
+            if (refusal := _refuse_bodies(key, [body])) is not None:
                 refused.append(place)
                 why = refusal.detail
     return refused, why
+
+
+def _refuse_bodies(key: Key, bodies: Sequence[bytes]) -> errors.EngineError | None:
+    """Why entries like these are never in the stream: what one of its parts says."""
+    refusals = (part.may_hold(bodies) for part in key.parts)
+    return next((refusal for refusal in refusals if refusal is not None), None)
+
+
+def check_bodies(key: Key | None, bodies: Sequence[bytes]) -> None:
+    """Refuse entries that are never in the stream."""
+    if key is not None and (refusal := _refuse_bodies(key, bodies)) is not None:
+        raise refusal
 
 
 def prepare(turn: Turn, command: types.XAdd) -> PreparedEntries | Added | None:
@@ -92,8 +102,7 @@ def prepare(turn: Turn, command: types.XAdd) -> PreparedEntries | Added | None:
     key = turn.keyspace.find(command.stream)
     if key is None and not command.mkstream:
         return None
-    if key is not None and key.durable is not None:
-        check_bodies(key.durable, command.bodies)
+    check_bodies(key, command.bodies)
     return prepare_checked(turn, key, command)
 
 
@@ -106,14 +115,6 @@ def prepare_checked(turn: Turn, key: Key | None, command: types.XAdd) -> Prepare
     expect_open(turn, command.stream, key)
     expect_last_id(key, command.expected_last_id)
     return PreparedEntries(command, *_new_ids(turn, key, command))
-
-
-def check_bodies(durable: DurableStream, bodies: Sequence[bytes]) -> None:
-    """Refuse what readers of Durable Streams could not read."""
-    for body in bodies:
-        data = entries.data_of(body)
-        if data is None or (durable.kind == JSON_MEDIA and not entries.is_json(data)):
-            raise errors.not_data(durable.kind)
 
 
 def store(turn: Turn, prepared: PreparedEntries) -> Added:
@@ -139,9 +140,9 @@ def look_before_storing(turn: Turn, prepared: PreparedEntries) -> None:
         look_before_trim(turn, key, command.trim, len(prepared.ids))
 
 
-def expect_open(turn: Turn, stream: str, key: Key | None) -> None:
-    """Refuse entries of a closed stream."""
-    if key is not None and (refusal := turn.refuse_entries(stream, key)) is not None:
+def expect_open(turn: Turn, stream: str, key: Key | None, *, for_good: bool = False) -> None:
+    """Refuse entries of a stream that takes none now, or takes none `for_good`."""
+    if key is not None and (refusal := turn.refuse_entries(stream, key, for_good=for_good)) is not None:
         raise refusal
 
 
@@ -261,7 +262,7 @@ def xrange(turn: Turn, command: types.XRange) -> Entries | None:
         up_to_damage=command.up_to_damage,
     )
     turn.count_entries(found.count, sum(map(len, found.parts)), reverse=reverse)
-    if key.closed is not None and not reverse:
+    if not reverse and Closed.of(key) is not None:
         read_upto = found.last or max(command.start - 1, ids.ID_MIN)
         return replace(found, closed=key.stream.last_live_id <= read_upto)
     return found

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar, overload
 import msgspec
 
 from engine import errors
-from engine.commands import (
+from engine.commands import (  # noqa: F401 - each enters its functions in the registry
     closing,
     durable,
     entries,
@@ -69,26 +69,6 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-
-# Each of them enters its functions in the registry.
-_MODULES: Final = (
-    closing,
-    durable,
-    entries,
-    expiring,
-    group_reading,
-    grouping,
-    housekeeping,
-    introspection,
-    keys,
-    managing,
-    pending,
-    planning,
-    reading,
-    redriving,
-    scheduling,
-    storing,
-)
 
 # The streams of one read.
 READ_STREAMS_MAX: Final = 1_000
@@ -242,8 +222,8 @@ def _rehearse(
 
 def _has_runs(keyspace: Keyspace, command: Command) -> bool:
     """Whether a stream that it names has runs."""
-    keys = map(keyspace.find, command.depends_on() or ())
-    return any(key is not None and key.stream.nodes.runs for key in keys)
+    streams = map(keyspace.find, command.depends_on() or ())
+    return any(key is not None and key.stream.nodes.runs for key in streams)
 
 
 def _next_runs(keyspace: Keyspace, name: str, held: HeldRuns) -> list[Run]:

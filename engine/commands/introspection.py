@@ -15,6 +15,9 @@ from engine.commands.turn import Turn
 from engine.groups import Group
 from engine.keyspace import Key, Keyspace
 from engine.lag import lag
+from engine.parts.closing import Closed
+from engine.parts.durable import DurableStream
+from engine.parts.schedules import StreamSchedules
 from engine.pending_states import Consumer, PendingState
 from engine.replies import (
     Archived,
@@ -41,6 +44,7 @@ def xinfo_stream(turn: Turn, command: types.XInfoStream) -> StreamInfo:
 def stream_info(keyspace: Keyspace, name: str) -> StreamInfo:
     """A stream as it is."""
     key = keyspace.keys[name]
+    closed = Closed.of(key)
     stream, idempotency_table, retention = key.stream, key.idempotency_table, key.retention
     return StreamInfo(
         length=stream.length,
@@ -68,12 +72,12 @@ def stream_info(keyspace: Keyspace, name: str) -> StreamInfo:
         archived_up_to=key.archived_up_to,
         expires_at_ms=key.expires_at_ms,
         memory_bytes=stream.held_bytes(),
-        closed_at_ms=None if key.closed is None else key.closed.at_ms,
-        close_reason="" if key.closed is None else key.closed.reason,
-        media=None if key.durable is None else key.durable.media,
+        closed_at_ms=None if closed is None else closed.at_ms,
+        close_reason="" if closed is None else closed.reason,
+        media=None if (durable := DurableStream.of(key)) is None else durable.media,
         forked_from=keyspace.forks.source_of(name),
         held_by=errors.NO_GROUP if key.is_kept_whole else "",
-        schedules=0 if key.schedules is None else len(key.schedules),
+        schedules=len(StreamSchedules.of(key) or ()),
     )
 
 

@@ -16,7 +16,7 @@ from engine.commands.registry import ends_streams, runs
 from engine.commands.turn import Turn
 from engine.copying import copy_cost
 from engine.records import Configure, CopyStream, RemoveAll, RemoveStream, RenameStream
-from engine.replies import ConfigValues, Listing, Presence
+from engine.replies import Listing, NamedValues, Presence
 
 _BOUNDS: Final = {
     "stream-idmp-duration": (1, 86_400),
@@ -38,7 +38,7 @@ def delete(turn: Turn, command: types.Delete) -> int:
     for name in names:
         expect(turn.keyspace, name, command.expected)
         if not command.drops_schedules:
-            turn.expect_no_schedules(name, "delete")
+            turn.expect_may_end(name, "delete")
     for name in names:
         turn.remove_stream(name, "del")
     return len(names)
@@ -117,9 +117,9 @@ def db_size(turn: Turn, _: types.DbSize) -> int:
 
 
 @runs(types.ConfigGet)
-def config_get(turn: Turn, _: types.ConfigGet) -> ConfigValues:
+def config_get(turn: Turn, _: types.ConfigGet) -> NamedValues:
     maxmemory = ("maxmemory", turn.keyspace.memory.bytes_max or 0)
-    return ConfigValues(sorted([*turn.keyspace.settings.items(), maxmemory]))
+    return NamedValues(sorted([*turn.keyspace.settings.items(), maxmemory]))
 
 
 @runs(types.ConfigSet)

@@ -15,6 +15,7 @@ from engine.commands import weir_commands
 from engine.commands.registry import Waiting, runs, waits
 from engine.commands.turn import Blocked, Look, Turn
 from engine.keyspace import Key
+from engine.parts.closing import Closed
 from engine.replies import Planned, StreamPlan
 
 # Each exact cut may take a look into another node; above this number, ranges are cut between nodes.
@@ -157,7 +158,7 @@ def _planned(span: _Range, count: int, size: int, parts: int) -> StreamPlan:
         durable=span.durable,
         lag=stream.length - span.below.live,
         cuts=_cuts(span, live, end, parts),
-        closed=span.key.closed is not None,
+        closed=Closed.of(span.key) is not None,
     )
 
 

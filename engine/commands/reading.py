@@ -14,6 +14,7 @@ from engine.commands.turn import Blocked, Look, Turn
 from engine.generations import gap_of, is_another
 from engine.groups import Group
 from engine.keyspace import Key
+from engine.parts.closing import Closed
 from engine.replies import (
     Entries,
     Gap,
@@ -26,9 +27,11 @@ from engine.stream import Stream
 
 def end_of(name: str, key: Key | None, read_upto: int, group: Group | None = None) -> StreamEnd | None:
     """The end of a closed stream for a reader that has read so far; None while it may be given more."""
-    if key is None or key.closed is None or key.stream.last_live_id > read_upto:
+    closed = None if key is None else Closed.of(key)
+    if key is None or closed is None or key.stream.last_live_id > read_upto:
         return None
-    return StreamEnd(name, key.stream.last_id, *key.closed, group is not None and not group.pending)
+    drained = group is not None and not group.pending
+    return StreamEnd(name, key.stream.last_id, closed.at_ms, closed.reason, drained)
 
 
 def may_end(until: types.Until, ends: Sequence[StreamEnd], streams: int) -> bool:
@@ -111,7 +114,7 @@ def xread(turn: Turn, command: types.XRead) -> StreamsRead | Blocked:
                     streams.append(_moved(name, key, gap))
                     continue
         if key is None or not key.stream.length or key.stream.last_live_id <= cursor:
-            if key is not None and key.closed is not None and command.known is not None:
+            if key is not None and command.known is not None and Closed.of(key) is not None:
                 streams += _rest_of(name, key, cursor)
             continue
         given = _entries_after(key.stream, name, cursor, command, room)
@@ -134,7 +137,7 @@ def _ends(
     look: Look, cursors: Iterable[tuple[str, int]], given: Sequence[StreamEntries] = ()
 ) -> Sequence[StreamEnd]:
     keys = [(name, look.keyspace.find(name), cursor) for name, cursor in cursors]
-    closed = [row for row in keys if row[1] is not None and row[1].closed is not None]
+    closed = [row for row in keys if row[1] is not None and Closed.of(row[1]) is not None]
     if not closed:
         return ()
     read_upto = {stream.stream: stream.entries.last or goes_on_after(stream) for stream in given}

@@ -13,6 +13,8 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from engine.commands.base import BlockingCommand, Command
 from engine.commands.turn import Blocked, Look, Turn, Unfinished
+from engine.parts.part import StreamPart
+from engine.parts.schedules import ScheduleIndex
 from engine.replies import Closed, Dropped, Reply
 
 C = TypeVar("C", bound=Command)
@@ -35,6 +37,8 @@ class Waiting(NamedTuple, Generic[B]):
 
 
 RUN: Final[dict[type[Command], Callable[[Turn, Any], Reply | Blocked | Unfinished]]] = {}
+# Of parts in which something falls due, the command that does it as long as it has time.
+DUE: Final[dict[type[StreamPart], Callable[[Callable[[], bool]], Command]]] = {}
 WAIT: Final[dict[type[Command], Waiting[Any]]] = {}
 
 
@@ -54,9 +58,10 @@ def ends_streams(function: Callable[[Turn, C], E]) -> Callable[[Turn, C], E | Dr
 
     @wraps(function)
     def counted(turn: Turn, command: C) -> E | Dropped:
-        before = turn.keyspace.schedules_dropped
+        index = ScheduleIndex.of(turn.keyspace)
+        before = index.dropped
         reply = function(turn, command)
-        dropped = turn.keyspace.schedules_dropped - before
+        dropped = index.dropped - before
         return Dropped(reply, dropped) if dropped else reply
 
     return counted

@@ -25,7 +25,7 @@ from engine.commands.entries import (
     prepare,
     store,
 )
-from engine.commands.registry import runs
+from engine.commands.registry import DUE, runs
 from engine.commands.schedule_commands import (
     AddScheduled,
     CancelSchedule,
@@ -39,10 +39,10 @@ from engine.commands.schedule_commands import (
 from engine.commands.turn import Turn
 from engine.errors import EngineError
 from engine.keyspace import Key
-from engine.records import DropSchedule, PutSchedule, Record
+from engine.parts.schedules import DropSchedule, PutSchedule, Schedule, ScheduleIndex, StreamSchedules
+from engine.record import Record
 from engine.recurrence import rule_of
 from engine.replies import Added, AddedScheduled, ScheduleInfo, SchedulePage, ScheduleSet
-from engine.schedules import Schedule
 
 # What one turn fires: entries, and bytes of the log, where what recurs is written twice. It draws on the
 # log's reserve.
@@ -157,7 +157,7 @@ def describe_schedule(turn: Turn, command: DescribeSchedule) -> ScheduleInfo:
 
 @runs(ListSchedules)
 def list_schedules(turn: Turn, command: ListSchedules) -> SchedulePage:
-    schedules = turn.key(command.stream).schedules
+    schedules = StreamSchedules.of(turn.key(command.stream))
     most = min(command.limit, PAGE_MAX)
     if schedules is None:
         return SchedulePage([], more=False)
@@ -195,32 +195,33 @@ class _Budget:
 
 @runs(FireDueSchedules)
 def fire_due_schedules(turn: Turn, command: FireDueSchedules) -> bool:
-    times, budget = turn.keyspace.due_schedules, _Budget(command)
+    times, budget = ScheduleIndex.of(turn.keyspace).due_times, _Budget(command)
     for name in times.due(turn.now_ms, _TURN_LOOKS_MAX):
         turn.expire(name)
         key = turn.keyspace.find(name)
-        while (first_ms := _first_ms(key)) is not None and first_ms <= turn.now_ms:
-            assert key is not None, "it has schedules"
-            if not _fire_run(turn, name, key, budget):
+        while (schedules := _schedules(key)) and (first_ms := schedules.due_ms or 0) <= turn.now_ms:
+            if not _fire_run(turn, name, schedules, budget):
                 times.delay(name, first_ms, turn.now_ms + _RETRY_MS)
                 break
             if budget.spent():
                 return True
         else:
-            times.replace(name, first_ms)
+            times.replace(name, schedules.due_ms if schedules else None)
     return times.is_due(turn.now_ms)
 
 
-def _first_ms(key: Key | None) -> int | None:
-    return None if key is None or key.schedules is None else key.schedules.first_ms
+DUE[StreamSchedules] = lambda has_time: FireDueSchedules(has_time=has_time)
 
 
-def _fire_run(turn: Turn, stream: str, key: Key, budget: _Budget) -> bool:
+def _schedules(key: Key | None) -> StreamSchedules | None:
+    return None if key is None else StreamSchedules.of(key)
+
+
+def _fire_run(turn: Turn, stream: str, schedules: StreamSchedules, budget: _Budget) -> bool:
     """Fire the first of a stream's schedules that are due; False where it takes no entries."""
-    assert key.schedules is not None, "the caller has looked"
     bodies: list[bytes] = []
     rest: list[Record] = []
-    for name, schedule in key.schedules.due(turn.now_ms, min(_RUN_MAX, budget.fired_left)):
+    for name, schedule in schedules.due(turn.now_ms, min(_RUN_MAX, budget.fired_left)):
         rule = rule_of(schedule.rule, schedule.at_ms)
         is_missed = rule.is_missed(schedule.at_ms, turn.now_ms)
         if not is_missed:
@@ -255,8 +256,8 @@ def _rest(stream: str, name: str, schedule: Schedule, next_ms: int | None, *, ru
 
 
 def _find(turn: Turn, stream: str, name: str) -> Schedule | None:
-    key = turn.keyspace.find(stream)
-    return None if key is None or key.schedules is None else key.schedules.get(name)
+    schedules = _schedules(turn.keyspace.find(stream))
+    return None if schedules is None else schedules.get(name)
 
 
 def _get(turn: Turn, stream: str, name: str) -> Schedule:
@@ -284,9 +285,8 @@ def _prepare(turn: Turn, stream: str, wanted: NewSchedule, *, recurring: bool) -
         raise errors.recurring_forbidden()
     check_name(wanted.name)
     key = turn.keyspace.find(stream)
-    expect_open(turn, stream, key)
-    if key is not None and key.durable is not None:
-        check_bodies(key.durable, [wanted.body])
+    expect_open(turn, stream, key, for_good=True)
+    check_bodies(key, [wanted.body])
     at_ms = rule.first_ms(turn.now_ms)
     return PutSchedule(stream, wanted.name, wanted.body, rule.text, at_ms, rule.count)
 
@@ -301,10 +301,10 @@ def _expect_room(turn: Turn, stream: str, new: int) -> None:
     """Refuse new schedules if there are too many, of the stream or of all; and a new stream for them."""
     keyspace, key = turn.keyspace, turn.keyspace.find(stream)
     caps = keyspace.caps
-    have = 0 if key is None or key.schedules is None else len(key.schedules)
+    have = len(_schedules(key) or ())
     if new and have + new > caps.stream_schedules_max:
         raise errors.too_many_schedules(caps.stream_schedules_max, "stream_schedules_max", stream)
-    if new and keyspace.scheduled + new > caps.schedules_max:
+    if new and ScheduleIndex.of(keyspace).count + new > caps.schedules_max:
         raise errors.too_many_schedules(caps.schedules_max, "schedules_max")
     if key is None:
         turn.expect_room(1)

@@ -10,15 +10,14 @@ from typing import Any, Final
 
 import msgspec
 
-from engine import errors, ids
+from engine import errors
 from engine.commands.base import BlockingCommand
 from engine.errors import EngineError
 from engine.groups import Group
 from engine.keyspace import Key, Keyspace
+from engine.parts.closing import Closed
 from engine.pending_states import Consumer
 from engine.records import (
-    Append,
-    CloseStream,
     CreateConsumer,
     CreateGroup,
     CreateStream,
@@ -32,31 +31,16 @@ from engine.records import (
     Remove,
     RemoveAll,
     RemoveConsumer,
-    RemoveGroup,
     RemoveStored,
     RemoveStream,
     RenameStream,
     SeeConsumer,
-    SetCounters,
     SetLifetime,
     Settle,
     Stored,
 )
 from engine.runs import HeldRuns, NotInMemoryError, Run, pack_left
 from engine.versions import Versions
-
-_EVENTS: Final[dict[type[Record], str]] = {
-    Append: "xadd",
-    CloseStream: "xclose",
-    CreateConsumer: "xgroup-createconsumer",
-    CreateGroup: "xgroup-create",
-    CreateStream: "new",
-    Cut: "xtrim",
-    CutStored: "xtrim",
-    RemoveConsumer: "xgroup-delconsumer",
-    RemoveGroup: "xgroup-destroy",
-    SetCounters: "xsetid",
-}
 
 
 def event_of(record: Record) -> str | None:
@@ -65,7 +49,7 @@ def event_of(record: Record) -> str | None:
         return "xdel" if record.tombstone else "xtrim"
     if isinstance(record, SetLifetime):
         return "persist" if record.expires_at_ms is None else "expire"
-    return _EVENTS.get(type(record))
+    return record.event
 
 
 # What one turn logs at most of lists of IDs and of the names beside them: with the dead letters it stays
@@ -445,18 +429,19 @@ class Turn(Look):
             raise errors.no_such_key(stream)
         return key
 
-    def expect_no_schedules(self, stream: str, end: str = "close") -> None:
-        """Refuse to close the stream, or to delete it, while there are entries for later."""
+    def expect_may_end(self, stream: str, end: str = "close") -> None:
+        """Refuse to close the stream, or to delete it, while one of its parts keeps it."""
         key = self.keyspace.find(stream)
-        if key is not None and key.schedules:
-            raise errors.has_schedules(stream, len(key.schedules), end)
+        for part in () if key is None else key.parts:
+            if (refusal := part.may_end(stream, end)) is not None:
+                raise refusal
 
-    def refuse_entries(self, stream: str, key: Key) -> EngineError | None:
-        """Why the stream takes no entries: it was closed."""
-        if key.closed is None:
-            return None
-        last_id, closed_at = ids.format(key.stream.last_id), ids.rfc3339(key.closed.at_ms)
-        return errors.stream_closed(stream, key.generation, last_id, closed_at)
+    def refuse_entries(self, stream: str, key: Key, *, for_good: bool = False) -> EngineError | None:
+        """Why the stream takes no entries now, or `for_good`: what one of its parts says."""
+        for part in key.parts:
+            if part.is_end >= for_good and (refusal := part.may_append(stream, key, self.now_ms)) is not None:
+                return refusal
+        return None
 
     def group(self, stream: str, group: str) -> tuple[Key, Group]:
         """Stream and group, or the NOGROUP of the pending commands."""
@@ -509,7 +494,7 @@ class Turn(Look):
     def signal_drained(self, stream: str, group: str) -> None:
         """Wake the reads that end with the last pending entry of a closed stream."""
         key = self.keyspace.keys[stream]
-        if key.closed is not None and not key.groups[group].pending:
+        if key.parts and Closed.of(key) is not None and not key.groups[group].pending:
             self.signal(stream)
 
 

@@ -707,7 +707,7 @@ class FlushAll(Command, frozen=True, kw_only=True):
 
 
 class ConfigGet(Command, frozen=True, kw_only=True):
-    """Reply: `ConfigValues`: all settings of the engine by name, and the limit of memory; the API filters
+    """Reply: `NamedValues`: all settings of the engine by name, and the limit of memory; the API filters
     them.
     """
 

@@ -4,11 +4,11 @@ Knows: records (`changes`, `restored`), frames' payloads (`payload`), snapshots 
 Must never know: files, frames, clients.
 """
 
+from engine.record import Record
 from engine.records.changes import (
     ANSWER_AGE_MS_MAX,
     ANSWERS_MAX,
     Append,
-    CloseStream,
     Configure,
     ConfigureProducerKeys,
     CopyStream,
@@ -19,7 +19,6 @@ from engine.records.changes import (
     CutStored,
     Defer,
     Describe,
-    DropSchedule,
     ForgetAnswers,
     ForgetProducerKeys,
     LimitAge,
@@ -27,8 +26,6 @@ from engine.records.changes import (
     Own,
     PauseGroup,
     PublishChunk,
-    PutSchedule,
-    Record,
     Regenerate,
     Release,
     RememberAnswer,
@@ -52,17 +49,12 @@ from engine.records.changes import (
     policy_changes,
 )
 from engine.records.durable import (
-    AdvanceProducer,
-    AdvanceProducers,
     ForkStored,
     ForkStream,
     NoteFork,
     RestoreHidden,
-    SetMedia,
-    SetOrigins,
-    SetWriterSeq,
 )
-from engine.records.payload import NewerRecordError, decode, encode, find_newer, replay
+from engine.records.payload import KINDS, NewerRecordError, decode, encode, find_newer, replay
 from engine.records.restored import (
     RestoreConsumer,
     RestoreDeferred,
@@ -81,11 +73,9 @@ from engine.records.snapshot import Capture, snapshot
 __all__ = [
     "ANSWERS_MAX",
     "ANSWER_AGE_MS_MAX",
-    "AdvanceProducer",
-    "AdvanceProducers",
+    "KINDS",
     "Append",
     "Capture",
-    "CloseStream",
     "Configure",
     "ConfigureProducerKeys",
     "CopyStream",
@@ -96,7 +86,6 @@ __all__ = [
     "CutStored",
     "Defer",
     "Describe",
-    "DropSchedule",
     "ForgetAnswers",
     "ForgetProducerKeys",
     "ForkStored",
@@ -108,7 +97,6 @@ __all__ = [
     "Own",
     "PauseGroup",
     "PublishChunk",
-    "PutSchedule",
     "Record",
     "Regenerate",
     "Release",
@@ -138,11 +126,8 @@ __all__ = [
     "SeeConsumer",
     "SetCounters",
     "SetLifetime",
-    "SetMedia",
     "SetMetadata",
-    "SetOrigins",
     "SetPolicy",
-    "SetWriterSeq",
     "Settle",
     "Stored",
     "decode",

@@ -3,22 +3,19 @@
 Knows: each resolved change, with its `apply`.
 Must never know: files, frames, clients, why something changed.
 
-A record is resolved: explicit IDs, absolute times, exact cuts; never `*`, `~` or "now". Changing the keyspace
-means applying a record, when a command runs and when the log is read again, so both give the same state.
+Changing the keyspace means applying a record, when a command runs and when the log is read again, so both
+give the same state.
 """
 
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import islice
-from typing import Annotated, ClassVar, Final, TypeVar
-
-import msgspec
+from typing import Final, TypeVar
 
 from engine.copying import copy_key
 from engine.groups import Group, Policy
 from engine.idempotency import unused_table
 from engine.keyspace import (
-    Closed,
     IdempotentPublishReply,
     IdempotentReply,
     Key,
@@ -27,16 +24,8 @@ from engine.keyspace import (
 )
 from engine.memory import Footprint, Total
 from engine.pending_states import Consumer
+from engine.record import Bound, Id, IdList, IdsInTexts, Record, TextList
 from engine.runs import Run, RunLeft, unpack_left
-from engine.schedules import Schedule
-
-# How `engine.records.payload` writes a field that MessagePack has no form for.
-Id = Annotated[int, "id"]
-# All IDs below it: 2^128 is one too.
-Bound = Annotated[int, "bound"]
-IdList = Annotated[Sequence[int], "ids"]
-TextList = Annotated[Sequence[bytes], "texts"]
-IdsInTexts = Annotated[Sequence[int], "in the texts"]
 
 ANSWER_AGE_MS_MAX: Final = 24 * 3600 * 1000
 ANSWERS_MAX: Final = 10_000
@@ -82,18 +71,9 @@ class counted:  # noqa: N801 - used as a function is
         self._footprint.add(self._group.footprint_bytes - self._before)
 
 
-class Record(msgspec.Struct, frozen=True):
-    """The base of all. `stream`, where there is one, is the name that the change touches."""
-
-    number: ClassVar[int]
-
-    def apply(self, keyspace: Keyspace) -> None:
-        """Do the change. Never fails: what could be wrong was checked before the record was made."""
-        raise AssertionError("each record has its own")
-
-
 class CreateStream(Record, frozen=True):
     number = 1
+    event = "new"
     stream: str
     generation: str
     idmp_duration_s: int
@@ -116,6 +96,7 @@ class Append(Record, frozen=True):
     """Entries with ascending IDs. `ids` are those in the texts, known to the command that made the record."""
 
     number = 3
+    event = "xadd"
     stream: str
     texts: TextList
     ids: IdsInTexts
@@ -130,6 +111,7 @@ class Cut(Record, frozen=True):
     """A trim that removed everything below an ID."""
 
     number = 4
+    event = "xtrim"
     stream: str
     below: Bound
 
@@ -224,6 +206,7 @@ class SetCounters(Record, frozen=True):
     """
 
     number = 6
+    event = "xsetid"
     stream: str
     last_id: Id
     entries_added: int
@@ -271,6 +254,7 @@ class Describe(Record, frozen=True):
 
 class CreateGroup(Record, frozen=True):
     number = 8
+    event = "xgroup-create"
     stream: str
     group: str
     last_delivered_id: Id
@@ -300,6 +284,7 @@ class MoveGroup(Record, frozen=True):
 
 class RemoveGroup(Record, frozen=True):
     number = 10
+    event = "xgroup-destroy"
     stream: str
     group: str
 
@@ -312,6 +297,7 @@ class RemoveGroup(Record, frozen=True):
 
 class CreateConsumer(Record, frozen=True):
     number = 11
+    event = "xgroup-createconsumer"
     stream: str
     group: str
     consumer: str
@@ -326,6 +312,7 @@ class RemoveConsumer(Record, frozen=True):
     """The consumer with its pending entries."""
 
     number = 12
+    event = "xgroup-delconsumer"
     stream: str
     group: str
     consumer: str
@@ -602,33 +589,6 @@ class ForgetAnswers(Record, frozen=True):
             _forget_oldest(keyspace.answers, self.count, keyspace.memory.shared)
 
 
-class PutSchedule(Record, frozen=True):
-    """An entry for later, of which `left` runs are left where they are counted; one of that name goes."""
-
-    number = 40
-    stream: str
-    name: str
-    text: bytes
-    rule: str
-    at_ms: int
-    left: int | None
-
-    def apply(self, keyspace: Keyspace) -> None:
-        schedule = Schedule(self.text, self.rule, self.at_ms, self.left)
-        keyspace.put_schedule(self.stream, self.name, schedule)
-
-
-class DropSchedule(Record, frozen=True):
-    """An entry for later was cancelled, or has run for the last time."""
-
-    number = 41
-    stream: str
-    name: str
-
-    def apply(self, keyspace: Keyspace) -> None:
-        keyspace.drop_schedule(self.stream, self.name)
-
-
 class SetLifetime(Record, frozen=True):
     """When the stream is removed, by the wall clock; None for never. The removal is a record of its own."""
 
@@ -672,21 +632,6 @@ class CopyStream(Record, frozen=True):
             keyspace.maintained[self.stream] = None
 
 
-class CloseStream(Record, frozen=True):
-    """The stream has ended: behind its last entry comes nothing more, and what was scheduled goes. A copy of
-    it is open.
-    """
-
-    number = 33
-    stream: str
-    at_ms: int
-    reason: str
-
-    def apply(self, keyspace: Keyspace) -> None:
-        keyspace.close(self.stream, Closed(self.at_ms, self.reason))
-        keyspace.drop_schedules(self.stream)
-
-
 class Regenerate(Record, frozen=True):
     """The log was restored from a backup: no stream is the one that readers knew by its generation.
 
@@ -701,10 +646,8 @@ class Regenerate(Record, frozen=True):
         renew = partial(keyspace.generations.regenerate, salt=self.salt)
         for key in keyspace.keys.values():
             key.generation = renew(key.generation)
-            if key.durable is not None and key.durable.origins:
-                key.durable.origins = [
-                    one._replace(generation=renew(one.generation)) for one in key.durable.origins
-                ]
+            for part in key.parts:
+                part.regenerate(renew)
 
 
 class SetMetadata(Record, frozen=True):

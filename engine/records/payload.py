@@ -11,8 +11,9 @@ IDs are 16 bytes, big-endian; lists of IDs the same side by side; entries their 
 A bound that excludes every ID below it may be 2^128, above them all: that one takes 17 bytes.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from sys import modules
 from typing import Any, Final, get_type_hints
 
 import msgspec
@@ -20,8 +21,9 @@ import msgspec
 from engine import entries, rows
 from engine.ids import ID_BYTES, ID_MAX
 from engine.keyspace import Keyspace
+from engine.parts import PARTS
+from engine.record import Record
 from engine.records import changes, durable, restored
-from engine.records.changes import Record
 
 _Pack = Callable[[Any], object]
 
@@ -84,12 +86,19 @@ class _Form:
         return self.kind(*values)
 
 
-_KINDS: Final[dict[int, _Form]] = {
-    kind.number: _Form(kind)
-    for room in (changes, durable, restored)
+_ROOMS: Final = (changes, durable, restored, *(modules[part.__module__] for part in PARTS))
+_KINDS_OF_ALL: Final = {
+    kind
+    for room in _ROOMS
     for kind in vars(room).values()
-    if isinstance(kind, type) and issubclass(kind, Record) and kind is not Record
+    if isinstance(kind, type) and issubclass(kind, Record) and hasattr(kind, "number")
 }
+# Every kind of record, by its number.
+KINDS: Final[Mapping[int, type[Record]]] = {
+    kind.number: kind for kind in sorted(_KINDS_OF_ALL, key=lambda kind: kind.number)
+}
+assert len(KINDS) == len(_KINDS_OF_ALL), "a number is one kind's"
+_FORM_OF: Final = {number: _Form(kind) for number, kind in KINDS.items()}
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder(list[list[Any]]).decode
 # Without a look at what is in the fields.
@@ -103,13 +112,13 @@ class NewerRecordError(ValueError):
 
 def encode(records: Sequence[Record]) -> bytes:
     """The payload of a frame."""
-    return _encode([_KINDS[record.number].row(record) for record in records])
+    return _encode([_FORM_OF[record.number].row(record) for record in records])
 
 
 def decode(payload: bytes) -> list[Record]:
     """The records of a payload. Raises NewerRecordError, ValueError if these are none."""
     try:
-        return [_KINDS[number].record(values) for number, *values in _decode(payload)]
+        return [_FORM_OF[number].record(values) for number, *values in _decode(payload)]
     except (KeyError, TypeError, msgspec.DecodeError) as error:
         newer = find_newer(payload)
         if newer is not None:
@@ -124,7 +133,7 @@ def find_newer(payload: bytes) -> str | None:
     with suppress(msgspec.DecodeError):
         for first, *values in _split(payload):
             number = _number(first)
-            form = _KINDS.get(number)
+            form = _FORM_OF.get(number)
             if form is None:
                 return f"record {number}"
             if len(values) > form.fields:

@@ -11,7 +11,8 @@ from engine.idempotency import unused_table
 from engine.keyspace import Key, Keyspace
 from engine.nodes import SealedNode, Text
 from engine.pending_states import Consumer
-from engine.records.changes import Id, IdList, IdsInTexts, Record, TextList, counted
+from engine.record import Id, IdList, IdsInTexts, Record, TextList
+from engine.records.changes import counted
 from engine.replies import PreviousStream
 from engine.runs import Run
 

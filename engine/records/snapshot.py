@@ -10,7 +10,7 @@ are written, so that its length does not matter.
 Of deleted entries nothing is in the records but the IDs of those in nodes that are still there.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -18,7 +18,6 @@ from zstandard import ZstdCompressor
 
 from engine import entries
 from engine.blocks import Snapshot
-from engine.durable_streams import DurableStream, ProducerPlace
 from engine.groups import POLICY_DEFAULT, Group
 from engine.keyspace import (
     SETTINGS_DEFAULT,
@@ -31,14 +30,12 @@ from engine.keyspace import (
 from engine.nodes import OpenNode, SealedNode, Text, new_compressor
 from engine.pending_states import PendingState
 from engine.producers import HeldProducer
+from engine.record import Record
 from engine.records.changes import (
-    CloseStream,
     Configure,
     CreateGroup,
     Describe,
     PublishChunk,
-    PutSchedule,
-    Record,
     Regenerate,
     RememberAnswer,
     RememberPublish,
@@ -47,14 +44,7 @@ from engine.records.changes import (
     SetMetadata,
     policy_changes,
 )
-from engine.records.durable import (
-    AdvanceProducer,
-    NoteFork,
-    RestoreHidden,
-    SetMedia,
-    SetOrigins,
-    SetWriterSeq,
-)
+from engine.records.durable import NoteFork, RestoreHidden
 from engine.records.restored import (
     RestoreConsumer,
     RestoreDeferred,
@@ -69,9 +59,10 @@ from engine.records.restored import (
     RestoreStream,
 )
 from engine.runs import Run
-from engine.schedules import Schedule
 from engine.sealed import Part
 
+# Where retention and lifetime stand among the records of parts.
+_OWN_RANK: Final = 30
 # Pending entries in one record of a snapshot.
 _PENDING_ROWS_MAX: Final = 512
 
@@ -87,8 +78,7 @@ class _HeldStream(NamedTuple):
     opened: list[Record]
     idempotency_table: list[tuple[bytes, dict[bytes, int]]]
     answers: dict[str, IdempotentReply]
-    producers: dict[str, ProducerPlace]
-    schedules: dict[str, Schedule]
+    behind: list[Iterable[Record]]
     groups: "list[_HeldGroup]"
 
 
@@ -193,8 +183,7 @@ def _hold_stream(name: str, key: Key) -> _HeldStream:
     ]  # fmt: skip
     if stream.forgotten_upto:
         before.append(RestoreForgotten(name, stream.forgotten_upto))
-    if key.closed is not None:
-        before.append(CloseStream(name, *key.closed))
+    before += [record for part in key.parts if part.rank < _OWN_RANK for record in part.before(name)]
     if key.retention != Retention() or key.archived_up_to:
         before.append(Describe(name, *key.retention, key.archived_up_to))
     if key.had_group and not key.groups:
@@ -204,12 +193,10 @@ def _hold_stream(name: str, key: Key) -> _HeldStream:
         before.append(RestoreDeleted(name, tuple(key.deleted)))
     if key.expires_at_ms is not None:
         before.append(SetLifetime(name, key.expires_at_ms))
-    if key.durable is not None:
-        before += _restore_durable(name, key.durable)
+    before += [record for part in key.parts if part.rank > _OWN_RANK for record in part.before(name)]
     opened: list[Record] = [] if stream.open is None else [_restore_open(name, stream.open)]
     idempotency_table = [(producer, keys.copy()) for producer, keys in kept.producers.items()]
     groups = [_hold_group(name, group_name, group) for group_name, group in sorted(key.groups.items())]
-    producers = {} if key.durable is None else dict(key.durable.producers)
     return _HeldStream(
         name,
         before,
@@ -217,19 +204,9 @@ def _hold_stream(name: str, key: Key) -> _HeldStream:
         opened,
         idempotency_table,
         dict(key.answers),
-        producers,
-        {} if key.schedules is None else key.schedules.by_name(),
+        [part.behind(name) for part in key.parts],
         groups,
     )
-
-
-def _restore_durable(name: str, durable: DurableStream) -> list[Record]:
-    restored: list[Record] = [SetMedia(name, durable.media, durable.ttl_ms, durable.config)]
-    if durable.origins:
-        restored.append(SetOrigins(name, *zip(*durable.origins, strict=True)))
-    if durable.writer_seq:
-        restored.append(SetWriterSeq(name, durable.writer_seq))
-    return restored
 
 
 def _hold_group(stream: str, name: str, group: Group) -> _HeldGroup:
@@ -263,10 +240,8 @@ def _records_of(held: _HeldStream, compressor: ZstdCompressor) -> Iterator[Recor
             yield RestoreProducerKey(held.name, producer, key, entry_id)
     for answer_key, answer in held.answers.items():
         yield RememberAnswer(held.name, answer_key, answer.digest, answer.ids, answer.at_ms)
-    for producer_name, place in held.producers.items():
-        yield AdvanceProducer(held.name, producer_name, *place)
-    for schedule_name, one in held.schedules.items():
-        yield PutSchedule(held.name, schedule_name, one.text, one.rule, one.at_ms, one.left)
+    for records in held.behind:
+        yield from records
     for group in held.groups:
         yield from group.before
         for consumer in sorted(group.consumers):

@@ -16,9 +16,10 @@ from typing import Any, ClassVar, Final, Self
 
 from engine import errors
 from engine.clock import Clock
-from engine.commands import Command, ExpireStreams, FireDueSchedules, ReleaseDeferred, XReadGroup
+from engine.commands import Command, ExpireStreams, ReleaseDeferred, XReadGroup
 from engine.commands.execution import Blocked, Unfinished, Unread, block_group_read, is_ready
 from engine.commands.planning import durable_queue
+from engine.commands.registry import DUE
 from engine.errors import EngineError
 from engine.histogram import Histogram
 from engine.keyspace import CAPS_DEFAULT, Caps, Keyspace
@@ -26,6 +27,8 @@ from engine.log import Log, Recovery, StorageFullError
 from engine.log.leftovers import remove_leftovers
 from engine.log_figures import Fsync, LogFigures, Rewritten
 from engine.memory import Memory
+from engine.parts.closing import Closed
+from engine.parts.schedules import ScheduleIndex
 from engine.protocol import Call, How, unexpected
 from engine.quotas import Quota
 from engine.read_handle import Done, ReadHandle, Refused, Replies
@@ -81,7 +84,7 @@ class Engine:
         self.set_aside: Sequence[str] = ()
         self._keyspace = keyspace
         self._appended_before = keyspace.appended
-        self._dropped_before = keyspace.schedules_dropped
+        self._dropped_before = ScheduleIndex.of(keyspace).dropped
         self._clock = clock
         self._answers = Answers(clock.monotonic)
         self._writer = Writer(log, fsync, self._answers)
@@ -106,7 +109,11 @@ class Engine:
         self._due_timers = (
             DueTimer(keyspace.lifetimes, clock, lambda: self._run_due(ExpireStreams())),
             DueTimer(keyspace.deferrals, clock, lambda: self._run_due(ReleaseDeferred())),
-            DueTimer(keyspace.due_schedules, clock, self._fire_due),
+            *(
+                DueTimer(index.due_times, clock, partial(self._run_for_a_while, DUE[part]))
+                for part, index in keyspace.indexes.items()
+                if index.due_times is not None
+            ),
         )
         self._housekeeping = Housekeeping(keyspace, self._waits, self._rewriter, self._packer, self._storer)
         # The error of a turn that had already changed something, and the callback that gets it.
@@ -246,7 +253,7 @@ class Engine:
     @property
     def closed_streams(self) -> int:
         """The number of streams that have ended."""
-        return len(self._keyspace.closed)
+        return self._keyspace.indexes[Closed].streams
 
     @property
     def hidden_streams(self) -> int:
@@ -261,18 +268,18 @@ class Engine:
     @property
     def schedules(self) -> int:
         """The number of entries that are scheduled."""
-        return self._keyspace.scheduled
+        return ScheduleIndex.of(self._keyspace).count
 
     @property
     def schedules_late_s(self) -> float:
         """For how many seconds the first entry has been due that is not appended yet; 0 if there is none."""
-        due_ms = self._keyspace.due_schedules.first_due_ms
+        due_ms = ScheduleIndex.of(self._keyspace).due_times.first_due_ms
         return 0.0 if due_ms is None else max(0, self._clock.wall_ms() - due_ms) / 1000
 
     @property
     def schedules_dropped(self) -> int:
         """The number of schedules that have gone with streams since it was opened."""
-        return self._keyspace.schedules_dropped - self._dropped_before
+        return ScheduleIndex.of(self._keyspace).dropped - self._dropped_before
 
     @property
     def appended(self) -> int:
@@ -693,10 +700,10 @@ class Engine:
         more = self._waits.run_unasked(command)
         return None if more is None else more is True
 
-    def _fire_due(self) -> bool | None:
-        """Append what is scheduled until now, in a turn that ends by the clock."""
+    def _run_for_a_while(self, make: Callable[[Callable[[], bool]], Command]) -> bool | None:
+        """Do what is due of a part, in a turn that ends by the clock."""
         until_s = self._clock.monotonic() + _RUN_S_MAX
-        return self._run_due(FireDueSchedules(has_time=lambda: self._clock.monotonic() < until_s))
+        return self._run_due(make(lambda: self._clock.monotonic() < until_s))
 
     # --- a fault --------------------------------------------------------------------------------------------
 

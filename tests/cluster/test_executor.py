@@ -66,7 +66,6 @@ from engine.commands import (
 from engine.replies import (
     Added,
     Archived,
-    ConfigValues,
     Deletions,
     Edges,
     Entries,
@@ -75,6 +74,7 @@ from engine.replies import (
     Listing,
     Measured,
     MetadataPage,
+    NamedValues,
     Outcomes,
     PendingList,
     PendingSummary,
@@ -519,7 +519,7 @@ async def test_several_streams_are_asked_for_at_once(engine: ClusterEngine) -> N
     assert isinstance(none, Measured)
     assert [(one.groups, one.groups_left_out) for one in none.streams] == [([], 1)]
     assert await reply_to(engine, DbSize()) == 2
-    assert await reply_to(engine, ConfigGet()) == ConfigValues([])
+    assert await reply_to(engine, ConfigGet()) == NamedValues([])
 
 
 async def test_a_server_with_too_few_replicas_changes_nothing(own_server: BackendServer) -> None:

@@ -10,16 +10,11 @@ from typing import Any, Final, Literal
 import engine.runtime.turns as runtime
 from engine import records
 from engine.keyspace import Keyspace
-from engine.records import Record
+from engine.records import KINDS, Record
 
 # Nothing of the record is applied, all of it is, or the turn's frame cannot be made.
 How = Literal["before", "after", "unwritable"]
 HOWS: Final[tuple[How, ...]] = ("before", "after", "unwritable")
-_KINDS: Final = [
-    kind
-    for kind in vars(records).values()
-    if isinstance(kind, type) and issubclass(kind, Record) and kind is not Record
-]
 
 
 class PlantedError(Exception):
@@ -66,7 +61,7 @@ _encode: Final = records.encode
 def fault_at(nth: int, how: How) -> Iterator[InjectedFault]:
     """Let the `nth` change from now on be a fault, once."""
     fault = InjectedFault(nth, how)
-    applies = {kind: kind.apply for kind in _KINDS}
+    applies = {kind: kind.apply for kind in KINDS.values()}
     for kind, apply in applies.items():
         kind.apply = fault.around(apply)  # type: ignore[assignment, method-assign]
     vars(runtime)["encode"] = fault.encode

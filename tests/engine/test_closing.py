@@ -22,8 +22,8 @@ from engine.commands import (
     XReadGroup,
 )
 from engine.commands.execution import execute
-from engine.keyspace import REASON_BYTES_MAX
-from engine.records import Append, CloseStream, decode
+from engine.parts.closing import REASON_BYTES_MAX, CloseStream
+from engine.records import Append, decode
 from engine.replies import Closed, GroupRead, Planned, StreamEnd, StreamInfo, StreamsRead
 from tests.engine.asking import begin_read, reply_to
 from tests.engine.clocks import settle

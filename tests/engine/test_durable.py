@@ -29,16 +29,16 @@ from engine.commands import (
     XDel,
     XLen,
 )
-from engine.durable_streams import (
+from engine.keyspace import Caps
+from engine.parts.durable import (
     ORIGINS_MAX,
     PRODUCER_AGE_MS_MAX,
     PRODUCERS_MAX,
+    AdvanceProducers,
     DurableStream,
     ProducerPlace,
 )
-from engine.keyspace import Caps
 from engine.records import (
-    AdvanceProducers,
     Append,
     Configure,
     Regenerate,
@@ -202,7 +202,7 @@ def test_a_producer_that_is_silent_for_a_week_is_forgotten(made: House, again: A
     made.pass_ms(1)
     made.run(appending(1, producer="new"))
     again(made)
-    durable = made.key("s").durable
+    durable = DurableStream.of(made.key("s"))
     assert durable is not None
     assert list(durable.producers) == ["new"]
     made.check()

@@ -18,6 +18,7 @@ from engine.commands import (
     ForkPoint,
     ProducerBatch,
 )
+from engine.parts.closing import Closed
 from engine.replies import DurableAppended, DurableCreated
 from tests import halves
 from tests.engine.house import House
@@ -198,5 +199,5 @@ def test_histories_give_what_the_model_gives(steps: list[Command | str]) -> None
             )
             continue
         assert [value.decode() for ((_, value),) in house.pairs(name)] == there.texts
-        assert (house.key(name).closed is not None) == there.closed
+        assert (Closed.of(house.key(name)) is not None) == there.closed
     house.check()

@@ -22,8 +22,7 @@ from engine.log import Log
 from engine.log.manifest import MANIFEST
 from engine.log.repair import IrreparableError
 from engine.log.view import LogView
-from engine.records import Configure, encode
-from engine.records.payload import _KINDS
+from engine.records import KINDS, Configure, encode
 from engine.runtime.loading import no_progress, recover
 from engine.storage.file import FileStorage
 from tests.engine.log_cases import append, next_segment, open_log
@@ -31,7 +30,7 @@ from tests.engine.log_cases import append, next_segment, open_log
 NOW_MS: Final = 1_800_000_000_000
 KNOWN: Final = encode([Configure("stream-node-max-entries", 50)])
 _pack: Final = msgspec.msgpack.encode
-_LAST_RECORD: Final = max(_KINDS)
+_LAST_RECORD: Final = max(KINDS)
 _LATER_RECORD: Final = (_LAST_RECORD + 1, "s", b"")
 
 # A payload and the kind of its frame, and the version of the frame's format.
@@ -127,7 +126,7 @@ def test_the_guide_says_what_this_version_reads() -> None:
     assert (row[0], row[1]) == ("1", str(engine.codec.VERSION))
     spans = [span.split("–") for span in row[2].split(", ")]
     records = [number for span in spans for number in range(int(span[0]), int(span[-1]) + 1)]
-    assert records == sorted(_KINDS)
+    assert records == sorted(KINDS)
 
 
 @pytest.mark.parametrize("way", WAYS)

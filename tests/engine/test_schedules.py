@@ -30,6 +30,7 @@ from engine.commands import (
 from engine.commands.scheduling import LATER_MAX, TURN_FIRED_MAX
 from engine.ids import SEQUENCE_MAX
 from engine.keyspace import Caps, Keyspace
+from engine.parts.schedules import ScheduleIndex
 from engine.recurrence import Rule
 from engine.replies import AddedScheduled, ScheduleInfo, SchedulePage, ScheduleSet
 from engine.storage.memory import MemoryStorage
@@ -129,7 +130,7 @@ def test_a_thousand_recurring_ones_set_ten_times_are_a_thousand(house: House) ->
         for number in range(1_000):
             house.run(setting(f"job-{number}", every_ms=60_000))
         house.pass_ms(1_000)
-    assert house.keyspace.scheduled == 1_000
+    assert ScheduleIndex.of(house.keyspace).count == 1_000
     assert len(fire(house, 50_000)) == 1_000
 
 
@@ -316,7 +317,7 @@ def test_they_go_with_their_stream(house: House, words: tuple[str, ...]) -> None
     house.run(FireDueSchedules())
     assert "s" not in house.keyspace.keys
     house.run(EnsureStream(stream="s"))
-    assert (fire(house, 100), house.keyspace.scheduled) == ([], 0)
+    assert (fire(house, 100), ScheduleIndex.of(house.keyspace).count) == ([], 0)
     house.keyspace.check()
 
 
@@ -324,7 +325,7 @@ def test_a_stream_is_closed_only_without_them(house: House) -> None:
     house.run(later("a"))
     assert house.refused(Close(stream="s")).code == "has_schedules"
     house.run(Close(stream="s", drops_schedules=True))
-    assert (fire(house, 100), house.keyspace.scheduled) == ([], 0)
+    assert (fire(house, 100), ScheduleIndex.of(house.keyspace).count) == ([], 0)
     assert house.refused(later("b")).code == "stream_closed"
     house.keyspace.check()
 
@@ -409,7 +410,7 @@ def test_a_stream_that_takes_no_entries_makes_no_other_one_late() -> None:
 
 def test_a_stream_that_takes_no_entries_is_tried_each_second() -> None:
     house = full_beside_another()
-    times, due_ms = house.keyspace.due_schedules, house.now_ms + 100
+    times, due_ms = ScheduleIndex.of(house.keyspace).due_times, house.now_ms + 100
     for tried in range(3):
         assert fire(house, 1_000) == []
         assert (times.first_due_ms, times.next_ms) == (due_ms, house.now_ms + 1_000), tried
@@ -428,7 +429,7 @@ def test_what_is_put_off_goes_with_its_stream(words: tuple[str, ...]) -> None:
     house.pass_ms(100)
     house.run(FireDueSchedules())
     house.call(*words)
-    assert house.keyspace.due_schedules.put_off == {}
+    assert ScheduleIndex.of(house.keyspace).due_times.put_off == {}
     house.keyspace.check()
 
 

@@ -4,6 +4,7 @@ import pytest
 
 from engine import Fsync, entries
 from engine.commands import Close, XAdd
+from engine.parts.closing import Closed
 from engine.runtime import writer
 from engine.storage.memory import MemoryStorage
 from tests import halves
@@ -97,7 +98,7 @@ def test_an_end_and_its_last_entries_are_there_together_or_not_at_all(fsync: Fsy
         life.settle()
         life.check()
         keys = keyspace_of(life.engine).keys
-        assert all(keys[stream].closed is not None for stream in ("s", "t", "u"))
+        assert all(Closed.of(keys[stream]) is not None for stream in ("s", "t", "u"))
         life.restart()
         life.check()
     finally:

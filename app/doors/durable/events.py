@@ -22,7 +22,7 @@ from app.errors import RefusalError
 from app.gateway import Gateway
 from app.live.feeds import FeedGap, FeedItem, FeedPage, Subscriber
 from app.live.waiting import Place
-from engine.durable_streams import kind_of
+from engine.parts.durable import kind_of
 
 _PIECE_COUNT_MAX: Final = 1_000
 # Clients come back at different times, and a proxy's cache has them share a connection again.

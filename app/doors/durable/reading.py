@@ -24,7 +24,7 @@ from app.live.feeds import Subscriber
 from app.live.waiting import Place
 from engine import errors, ids
 from engine.commands import DescribeDurable, Until, XRange, XRead
-from engine.durable_streams import kind_of
+from engine.parts.durable import kind_of
 from engine.replies import DurableInfo, Entries, Reply, StreamsRead
 
 # Larger pages are made in a thread: this takes up to 5 ms.

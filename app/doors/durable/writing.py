@@ -24,7 +24,7 @@ from engine.commands import (
     DescribeDurable,
     ForkPoint,
 )
-from engine.durable_streams import kind_of
+from engine.parts.durable import kind_of
 from engine.replies import DurableAppended, DurableCreated, Reply
 
 Reader = Callable[[bytes], bodies.Stored]

@@ -43,7 +43,7 @@ from engine.commands import (
     XInfoStream,
     XInfoStreamFull,
 )
-from engine.replies import ConfigValues, Listing, Reply
+from engine.replies import Listing, NamedValues, Reply
 
 _SETTINGS: Final = frozenset(
     {"stream-node-max-bytes", "stream-node-max-entries", "stream-idmp-duration", "stream-idmp-maxsize"}
@@ -226,7 +226,7 @@ def config_get(words: Words) -> CommandRequest:
     globs = [_glob(pattern.lower()) for pattern in words.rest()]
 
     def shape(reply: Reply) -> Resp:
-        assert isinstance(reply, ConfigValues), "ConfigGet gives the settings"
+        assert isinstance(reply, NamedValues), "ConfigGet gives the settings"
         named = [(name.encode(), str(value).encode()) for name, value in reply.values]
         shown = [pair for pair in named if any(glob.matches(pair[0]) for glob in globs)]
         return Pairs(part for pair in shown for part in pair)

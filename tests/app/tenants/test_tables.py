@@ -158,7 +158,7 @@ def test_every_field_of_a_command_with_a_function_is_known() -> None:
 
 def test_every_reply_is_in_the_table() -> None:
     """But for those of commands that are refused."""
-    refused = {replies.ConfigValues, replies.Measured, replies.MetadataPage}
+    refused = {replies.NamedValues, replies.Measured, replies.MetadataPage}
     kinds = set(get_args(Reply))
     lists = {one for one in kinds if get_origin(one) is collections.abc.Sequence}
     assert {get_args(one)[0] for one in lists} == set(IN_LISTS)

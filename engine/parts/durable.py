@@ -1,17 +1,22 @@
 """What a stream of Durable Streams has beside its entries: media type, lifetime, and how far its writers are.
 
 Knows: the last sequence of each producer, and which producer goes when there are too many.
-Must never know: entries, commands, HTTP, what time it is.
+Must never know: commands, HTTP, what time it is.
 
 A producer counts its runs (epochs), and in each its batches from 0. The state of one that has been silent for
 a week, or longest of too many, is forgotten: it begins again at 0.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import repeat
 from typing import Final, NamedTuple
 
+from engine import entries, errors
+from engine.errors import EngineError
 from engine.memory import DURABLE_BYTES, DURABLE_ORIGIN_BYTES, DURABLE_PRODUCER_BYTES
+from engine.parts.part import StreamPart, Streams
+from engine.record import IdList, Record
 
 # Its entries are JSON texts.
 JSON_MEDIA: Final = "application/json"
@@ -47,12 +52,13 @@ def kind_of(media: str) -> str:
     return media.partition(";")[0].strip().lower()
 
 
-class DurableStream:
+class DurableStream(StreamPart):
     """`config` identifies what the stream was created with beside its media type. With `ttl_ms` it lives on
     for that long after each use.
     """
 
     __slots__ = ("config", "kind", "media", "origins", "producers", "ttl_ms", "writer_seq")
+    rank = 40
 
     def __init__(self, media: str, ttl_ms: int | None, config: bytes) -> None:
         # As it was given, and as it is compared.
@@ -65,6 +71,11 @@ class DurableStream:
         self.origins: Sequence[Origin] = ()
         # The one that wrote longest ago first.
         self.producers: dict[str, ProducerPlace] = {}
+
+    @property
+    def lives_on_ms(self) -> int | None:
+        """Its time to live."""
+        return self.ttl_ms
 
     def origins_upto(self, generation: str, upto: int) -> Sequence[Origin]:
         """Those of a fork of this stream, of this generation, up to an ID."""
@@ -108,3 +119,107 @@ class DurableStream:
         """How much memory it takes, about."""
         producers_bytes = DURABLE_PRODUCER_BYTES * len(self.producers)
         return DURABLE_BYTES + producers_bytes + DURABLE_ORIGIN_BYTES * len(self.origins)
+
+    def regenerate(self, renew: Callable[[str], str]) -> None:
+        """Its origins are other ones."""
+        self.origins = [one._replace(generation=renew(one.generation)) for one in self.origins]
+
+    def before(self, stream: str) -> Sequence[Record]:
+        """What it is."""
+        records: list[Record] = [SetMedia(stream, self.media, self.ttl_ms, self.config)]
+        if self.origins:
+            records.append(SetOrigins(stream, *zip(*self.origins, strict=True)))
+        if self.writer_seq:
+            records.append(SetWriterSeq(stream, self.writer_seq))
+        return records
+
+    def behind(self, stream: str) -> Iterable[Record]:
+        """Its producers."""
+        held = self.producers.copy()
+        return (AdvanceProducer(stream, name, *place) for name, place in held.items())
+
+    def may_hold(self, bodies: Sequence[bytes]) -> EngineError | None:
+        """What readers of Durable Streams could not read is refused."""
+        for body in bodies:
+            data = entries.data_of(body)
+            if data is None or (self.kind == JSON_MEDIA and not entries.is_json(data)):
+                return errors.not_data(self.kind)
+        return None
+
+
+class SetMedia(Record, frozen=True):
+    """The stream is one of Durable Streams from here on."""
+
+    number = 34
+    stream: str
+    media: str
+    ttl_ms: int | None
+    config: bytes
+
+    def apply(self, keyspace: Streams) -> None:
+        keyspace.put_part(self.stream, DurableStream(self.media, self.ttl_ms, self.config))
+
+
+class _OfDurable(Record, frozen=True):
+    """Of a stream that is one of Durable Streams by now."""
+
+    stream: str
+
+    def apply(self, keyspace: Streams) -> None:
+        key = keyspace.holder(self.stream)
+        durable = DurableStream.of(key)
+        assert durable is not None, "the command has looked"
+        before = durable.footprint_bytes
+        self.change(durable)
+        key.footprint.add(durable.footprint_bytes - before)
+
+    def change(self, durable: DurableStream) -> None:
+        raise AssertionError("each record has its own")
+
+
+class SetOrigins(_OfDurable, frozen=True):
+    """Of a fork: the generations of the streams that it has entries of, and up to which IDs."""
+
+    number = 51
+    generations: Sequence[str]
+    upto: IdList
+
+    def change(self, durable: DurableStream) -> None:
+        durable.origins = tuple(map(Origin, self.generations, self.upto))
+
+
+class SetWriterSeq(_OfDurable, frozen=True):
+    """The highest `Stream-Seq` that was written."""
+
+    number = 35
+    seq: bytes
+
+    def change(self, durable: DurableStream) -> None:
+        durable.writer_seq = self.seq
+
+
+class AdvanceProducer(_OfDurable, frozen=True):
+    """How far a producer is. Times ascend; what has been silent for too long is forgotten."""
+
+    number = 36
+    producer: str
+    epoch: int
+    seq: int
+    at_ms: int
+
+    def change(self, durable: DurableStream) -> None:
+        durable.advance({self.producer: ProducerPlace(self.epoch, self.seq, self.at_ms)})
+
+
+class AdvanceProducers(_OfDurable, frozen=True):
+    """The same of several that have written at one time."""
+
+    number = 50
+    producers: Sequence[str]
+    epochs: Sequence[int]
+    seqs: Sequence[int]
+    at_ms: int
+
+    def change(self, durable: DurableStream) -> None:
+        places = map(ProducerPlace, self.epochs, self.seqs, repeat(self.at_ms))
+        durable.advance(dict(zip(self.producers, places, strict=True)))

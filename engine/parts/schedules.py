@@ -12,16 +12,21 @@ A million takes 300 bytes each, so nothing is kept twice: the time in the map is
 that one schedule has alone leads to its name without a dict.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from heapq import nsmallest
 from itertools import islice
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
+from engine import errors
 from engine.blocks import SortedMap
+from engine.errors import EngineError
+from engine.lifetimes import DueTimes
 from engine.memory import SCHEDULE_BYTES
 from engine.names import SortedNames
+from engine.parts.part import PartIndex, StreamPart, Streams
+from engine.record import Record
 
 # With this many at one time their names are kept in order until all but one have gone: fewer are put in order
 # for each page, which takes less than a millisecond.
@@ -40,10 +45,16 @@ class Schedule(msgspec.Struct, frozen=True, gc=False):
     left: int | None = None
 
 
-class StreamSchedules:
+class StreamSchedules(StreamPart):
     """The schedules of one stream."""
 
     __slots__ = ("_by_name", "_crowds", "_names", "_times", "bytes")
+    rank = 60
+    ends_with_stream = True
+
+    @classmethod
+    def new_index(cls) -> "ScheduleIndex":
+        return ScheduleIndex()
 
     def __init__(self) -> None:
         self._by_name: dict[str, Schedule] = {}
@@ -102,7 +113,7 @@ class StreamSchedules:
             self._crowds.pop(schedule.at_ms, None)
 
     @property
-    def first_ms(self) -> int | None:
+    def due_ms(self) -> int | None:
         """When the first one is due."""
         first = self._times.first()
         return None if first is None else first[0]
@@ -110,10 +121,6 @@ class StreamSchedules:
     def due(self, now_ms: int, limit: int) -> list[tuple[str, Schedule]]:
         """Those that are due, the earliest first, at most `limit`."""
         return list(islice(self._between(0, now_ms), limit))
-
-    def by_name(self) -> dict[str, Schedule]:
-        """All of them, in the order in which they were entered; a copy."""
-        return self._by_name.copy()
 
     def page_by_time(self, after: tuple[int, str], before_ms: int, limit: int) -> list[tuple[str, Schedule]]:
         """Those behind a time and a name, and before a time; those with the same time by name."""
@@ -145,9 +152,25 @@ class StreamSchedules:
         return [self._by_name, self._times] if self._by_name else []
 
     @property
+    def kept_bytes(self) -> int:
+        """How much memory they take, kept."""
+        return self.bytes
+
+    @property
     def footprint_bytes(self) -> int:
         """How much memory they take, counted anew."""
         return sum(_footprint_bytes(name, schedule) for name, schedule in self._by_name.items())
+
+    def behind(self, stream: str) -> Iterable[Record]:
+        """In the order in which they were entered."""
+        held = self._by_name.copy()
+        return (
+            PutSchedule(stream, name, one.text, one.rule, one.at_ms, one.left) for name, one in held.items()
+        )
+
+    def may_end(self, name: str, end: str) -> EngineError:
+        """They would never run."""
+        return errors.has_schedules(name, len(self), end)
 
     def check(self) -> None:
         """Assert that the orders hold each schedule once."""
@@ -172,3 +195,80 @@ class StreamSchedules:
 
 def _footprint_bytes(name: str, schedule: Schedule) -> int:
     return SCHEDULE_BYTES + len(name.encode()) + len(schedule.text) + len(schedule.rule)
+
+
+class ScheduleIndex(PartIndex):
+    """How many schedules all streams have, and how many have gone with streams that ended."""
+
+    __slots__ = ("count", "dropped", "due_times")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = self.dropped = 0
+        self.due_times: DueTimes = DueTimes()
+
+    @staticmethod
+    def of(keyspace: Streams) -> "ScheduleIndex":
+        """That of a keyspace."""
+        index: ScheduleIndex = keyspace.indexes[StreamSchedules]
+        return index
+
+    def enter(self, name: str, part: StreamSchedules) -> None:
+        super().enter(name, part)
+        self.count += len(part)
+
+    def leave(self, part: StreamSchedules) -> None:
+        super().leave(part)
+        self.count -= len(part)
+
+    def lose(self, part: StreamSchedules) -> None:
+        self.dropped += len(part)
+
+    def clear(self) -> None:
+        super().clear()
+        self.dropped += self.count
+        self.count = 0
+
+    def check(self, parts: Mapping[str, Any], names: Mapping[str, object]) -> None:
+        super().check(parts, names)
+        assert self.count == sum(map(len, parts.values())), "the schedules are those of the streams"
+
+
+class PutSchedule(Record, frozen=True):
+    """An entry for later, of which `left` runs are left where they are counted; one of that name goes."""
+
+    number = 40
+    stream: str
+    name: str
+    text: bytes
+    rule: str
+    at_ms: int
+    left: int | None
+
+    def apply(self, keyspace: Streams) -> None:
+        key, index = keyspace.holder(self.stream), ScheduleIndex.of(keyspace)
+        schedules = StreamSchedules.of(key) or keyspace.put_part(self.stream, StreamSchedules())
+        count, size = len(schedules), schedules.bytes
+        schedules.put(self.name, Schedule(self.text, self.rule, self.at_ms, self.left))
+        index.count += len(schedules) - count
+        key.footprint.add(schedules.bytes - size)
+        index.due_times.hasten(self.stream, self.at_ms)
+
+
+class DropSchedule(Record, frozen=True):
+    """An entry for later was cancelled, or has run for the last time."""
+
+    number = 41
+    stream: str
+    name: str
+
+    def apply(self, keyspace: Streams) -> None:
+        key = keyspace.holder(self.stream)
+        schedules = StreamSchedules.of(key)
+        assert schedules is not None, "the command has looked"
+        size = schedules.bytes
+        schedules.drop(self.name)
+        ScheduleIndex.of(keyspace).count -= 1
+        key.footprint.add(schedules.bytes - size)
+        if not schedules:
+            keyspace.drop_part(self.stream, StreamSchedules)

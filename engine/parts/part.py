@@ -1,0 +1,178 @@
+"""What a capability of a stream is to everything that walks over streams.
+
+Knows: the hooks. Must never know: any capability.
+
+    StreamPart   what one stream has of it: most streams have none
+    PartIndex    what the keyspace keeps of all of them
+
+Keyspace, copying, snapshot, memory, guards and due times loop over parts, and know none.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Protocol, Self, TypeVar
+
+from engine.errors import EngineError
+from engine.garbage import Garbage
+from engine.lifetimes import DueTimes
+from engine.memory import Footprint
+from engine.record import Record
+from engine.stream import Stream
+
+P = TypeVar("P", bound="StreamPart")
+
+
+class StreamPart:
+    """What one stream has of a capability."""
+
+    __slots__ = ()
+
+    # Where its records stand in a snapshot, for good: those below 30 before the lifetime of the stream.
+    rank: ClassVar[int]
+    # Whether it goes when the stream is closed; and whether entries that it refuses are refused for good.
+    ends_with_stream: ClassVar[bool] = False
+    is_end: ClassVar[bool] = False
+
+    @classmethod
+    def of(cls, key: "Holder") -> Self | None:
+        """What the stream has of it."""
+        for part in key.parts:
+            if isinstance(part, cls):
+                return part
+        return None
+
+    @classmethod
+    def new_index(cls) -> "PartIndex":
+        """The index of an empty keyspace."""
+        return PartIndex()
+
+    @property
+    def footprint_bytes(self) -> int:
+        """How much memory it takes, counted anew."""
+        raise NotImplementedError
+
+    @property
+    def kept_bytes(self) -> int:
+        """The same as it is kept: what grows is never walked over in a turn."""
+        return self.footprint_bytes
+
+    @property
+    def due_ms(self) -> int | None:
+        """When something of it falls due, by the wall clock."""
+        return None
+
+    @property
+    def lives_on_ms(self) -> int | None:
+        """For how long the stream lives on after each use, None where it does not for this."""
+        return None
+
+    def garbage(self) -> list[object]:
+        """What is large in it, once it was removed."""
+        return []
+
+    def copy(self) -> Self | None:
+        """What a copy of the stream has of it."""
+        return None
+
+    def fork(self, stream: str) -> Sequence[Record]:
+        """What a fork of the stream has of it, behind the fork's first entries."""
+        return ()
+
+    def regenerate(self, renew: Callable[[str], str]) -> None:
+        """All generations are other ones."""
+
+    def before(self, stream: str) -> Sequence[Record]:
+        """The records of a snapshot that stand before the nodes of the stream: few."""
+        return ()
+
+    def behind(self, stream: str) -> Iterable[Record]:
+        """Those behind its keys. They say what is so now, and are made when they are read."""
+        return ()
+
+    def may_hold(self, bodies: Sequence[bytes]) -> EngineError | None:
+        """Why entries like these are never in the stream. Asked before a repetition is looked for."""
+        return None
+
+    def may_append(self, name: str, key: "Holder", now_ms: int) -> EngineError | None:
+        """Why the stream takes no entries now. Asked after a repetition was answered."""
+        return None
+
+    def may_end(self, name: str, end: str) -> EngineError | None:
+        """Why the stream is not closed, or not deleted, as `end` says."""
+        return None
+
+    def check(self) -> None:
+        """Assert what must hold."""
+
+
+class PartIndex:
+    """What the keyspace keeps of all streams with a part: how many there are."""
+
+    __slots__ = ("streams",)
+
+    # When to look at which stream, where something falls due.
+    due_times: DueTimes | None = None
+
+    def __init__(self) -> None:
+        self.streams = 0
+
+    def enter(self, name: str, part: Any) -> None:  # noqa: ANN401 - each has its own
+        """The stream has it from here on."""
+        self.streams += 1
+        if self.due_times is not None:
+            self.due_times.hasten(name, part.due_ms)
+
+    def leave(self, part: Any) -> None:  # noqa: ANN401 - as above
+        """The stream is without it: by another record, or by its own end or name. When it was to be looked
+        at is known until the stream is gone: the look finds nothing.
+        """
+        self.streams -= 1
+
+    def lose(self, part: Any) -> None:  # noqa: ANN401 - as above
+        """It has gone with the end of its stream; `leave` comes too."""
+
+    def clear(self) -> None:
+        """All streams have ended."""
+        self.streams = 0
+        if self.due_times is not None:
+            self.due_times.clear()
+
+    def check(self, parts: Mapping[str, Any], names: Mapping[str, object]) -> None:
+        """Assert that it is what the streams have; `names` are all streams."""
+        assert self.streams == len(parts), "each stream with the part is counted"
+        if self.due_times is not None:
+            self.due_times.check({name: part.due_ms for name, part in parts.items()}, names)
+
+
+class Holder(Protocol):
+    """A stream with all that hangs on it."""
+
+    stream: Stream
+    # In the order of their ranks.
+    parts: tuple[StreamPart, ...]
+
+    @property
+    def generation(self) -> str:
+        """Which of the streams that had this name it is."""
+
+    @property
+    def footprint(self) -> Footprint:
+        """How much memory it takes, kept."""
+
+
+class Streams(Protocol):
+    """The keyspace, as a record of a part sees it."""
+
+    indexes: dict[type[StreamPart], Any]
+    garbage: Garbage
+
+    def holder(self, name: str) -> Holder:
+        """The stream, which is there."""
+
+    def put_part(self, name: str, part: P) -> P:
+        """Give a stream what it has of a part in the place of what it had."""
+
+    def drop_part(self, name: str, kind: type[StreamPart]) -> None:
+        """Take that away."""
+
+    def end(self, name: str) -> None:
+        """Take away all that goes with the end of a stream."""
