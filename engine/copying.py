@@ -11,8 +11,8 @@ from itertools import takewhile
 from typing import Final
 
 from engine import entries, ids
+from engine.dedup import unused_table
 from engine.groups import Group
-from engine.idempotency import unused_table
 from engine.keyspace import Key
 from engine.nodes import SealedNode, Text
 from engine.pending_states import Consumer

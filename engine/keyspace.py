@@ -14,15 +14,13 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from engine.dedup import IdempotencyTable, IdempotentPublishReply, IdempotentReply, Producers
 from engine.forks import Forks
 from engine.garbage import Garbage
 from engine.generations import GENERATION_BYTES, Generations, Identity
 from engine.groups import Group
-from engine.idempotency import IdempotencyTable
 from engine.lifetimes import DueTimes, Lifetimes
 from engine.memory import (
-    ANSWER_BYTES,
-    ANSWER_ID_BYTES,
     DELETED_BYTES,
     STREAM_BYTES,
     Footprint,
@@ -33,7 +31,6 @@ from engine.names import SortedNames
 from engine.nodes import Text
 from engine.parts import PARTS
 from engine.parts.part import P, PartIndex, StreamPart
-from engine.producers import Producers
 from engine.quotas import QuotaCounts
 from engine.replies import PreviousStream
 from engine.runs import Runs
@@ -73,19 +70,6 @@ class Caps(NamedTuple):
 
 
 CAPS_DEFAULT: Final = Caps()
-
-
-class IdempotentReply(NamedTuple):
-    """What was answered under an idempotency key: the body's digest, the IDs given, and when."""
-
-    digest: bytes
-    ids: tuple[int, ...]
-    at_ms: int
-
-    @property
-    def footprint_bytes(self) -> int:
-        """How much memory it takes, about."""
-        return ANSWER_BYTES + len(self.ids) * ANSWER_ID_BYTES
 
 
 class Archive(msgspec.Struct, gc=False, eq=False):
@@ -269,19 +253,6 @@ class Key(msgspec.Struct, gc=False, eq=False):
         archive_bytes = 0 if self.archive is None else self.archive.footprint_bytes
         parts_bytes = sum(part.footprint_bytes for part in self.parts)
         return own_bytes + groups_bytes + answers_bytes + archive_bytes + parts_bytes
-
-
-class IdempotentPublishReply(NamedTuple):
-    """What a publication into many streams was answered: for each its first and last ID and their number."""
-
-    digest: bytes
-    streams: tuple[tuple[str, tuple[int, ...]], ...]
-    at_ms: int
-
-    @property
-    def footprint_bytes(self) -> int:
-        """How much memory it takes, about."""
-        return sum(ANSWER_BYTES + len(given) * ANSWER_ID_BYTES for _, given in self.streams)
 
 
 def _new_generation() -> str:

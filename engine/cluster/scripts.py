@@ -35,10 +35,10 @@ from engine.commands import (
     XTrim,
 )
 from engine.commands.types import Refs
+from engine.dedup import EPOCH_BYTES_MAX, EPOCH_CHUNKS_MAX
 from engine.entries import is_json
 from engine.errors import EngineError
 from engine.keyspace import CAPS_DEFAULT
-from engine.producers import EPOCH_BYTES_MAX, EPOCH_CHUNKS_MAX
 from engine.replies import (
     Added,
     Closed,

@@ -22,10 +22,10 @@ from engine.commands.references import (
 from engine.commands.registry import runs
 from engine.commands.retention import enforce
 from engine.commands.turn import Turn, Unfinished
+from engine.dedup import ANSWERS
 from engine.keyspace import Key
 from engine.parts.closing import Closed
 from engine.records import (
-    ANSWER_AGE_MS_MAX,
     Append,
     ConfigureProducerKeys,
     RememberAnswer,
@@ -85,13 +85,15 @@ def _not_taken(key: Key | None, bodies: Sequence[bytes]) -> tuple[Sequence[int],
 
 def _refuse_bodies(key: Key, bodies: Sequence[bytes]) -> errors.EngineError | None:
     """Why entries like these are never in the stream: what one of its parts says."""
-    refusals = (part.may_hold(bodies) for part in key.parts)
-    return next((refusal for refusal in refusals if refusal is not None), None)
+    for part in key.parts:
+        if (refusal := part.may_hold(bodies)) is not None:
+            return refusal
+    return None
 
 
-def check_bodies(key: Key | None, bodies: Sequence[bytes]) -> None:
+def check_bodies(key: Key, bodies: Sequence[bytes]) -> None:
     """Refuse entries that are never in the stream."""
-    if key is not None and (refusal := _refuse_bodies(key, bodies)) is not None:
+    if (refusal := _refuse_bodies(key, bodies)) is not None:
         raise refusal
 
 
@@ -102,7 +104,8 @@ def prepare(turn: Turn, command: types.XAdd) -> PreparedEntries | Added | None:
     key = turn.keyspace.find(command.stream)
     if key is None and not command.mkstream:
         return None
-    check_bodies(key, command.bodies)
+    if key is not None and key.parts:
+        check_bodies(key, command.bodies)
     return prepare_checked(turn, key, command)
 
 
@@ -160,8 +163,8 @@ def _repeated(turn: Turn, key: Key | None, command: types.XAdd) -> Added | None:
     if key is None:
         return None
     if command.idempotency is not None:
-        answer = key.answers.get(command.idempotency.key)
-        if answer is not None and turn.now_ms - answer.at_ms <= ANSWER_AGE_MS_MAX:
+        answer = ANSWERS.find(key.answers, command.idempotency.key, turn.now_ms)
+        if answer is not None:
             if answer.digest != command.idempotency.digest:
                 raise errors.idempotency_mismatch()
             return Added(answer.ids, duplicate=True)

@@ -5,7 +5,7 @@ Knows: which streams need looking after, and how much of it is for one turn.
 Must never know: when turns come.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from itertools import islice, takewhile
 from typing import Final
@@ -16,10 +16,11 @@ from engine.commands.dead_letters import Dead, move_to_dead_letters, why_dead
 from engine.commands.registry import runs
 from engine.commands.retention import TURN_ENTRIES_MAX, enforce
 from engine.commands.turn import Turn
+from engine.dedup import ANSWERS, PUBLISHED
 from engine.groups import Group
-from engine.keyspace import IdempotentPublishReply, IdempotentReply, Key, Retention
+from engine.keyspace import Key, Retention
 from engine.pending_states import Consumer, PendingState
-from engine.records import ANSWER_AGE_MS_MAX, ForgetAnswers, ForgetProducerKeys, Release, RemoveConsumer
+from engine.records import ForgetAnswers, ForgetProducerKeys, Release, RemoveConsumer
 from engine.runs import Run
 from engine.stream import Stream
 
@@ -69,7 +70,8 @@ def maintain(turn: Turn, command: weir_commands.Maintain) -> bool:
     elif not keyspace.round:
         keyspace.round.extend(keyspace.maintained)
         if not command.makes_room:
-            _forget_answers(turn, "", keyspace.answers, budget)
+            old = PUBLISHED.count_old(keyspace.answers, turn.now_ms, budget.keys_left)
+            _forget_answers(turn, "", old, budget)
     while keyspace.round and not budget.spent() and budget.looks_left > 0 and not _waits_for_much(turn):
         name = keyspace.round.popleft()
         if name not in keyspace.maintained:
@@ -116,7 +118,7 @@ def _maintain(turn: Turn, command: weir_commands.Maintain, name: str, key: Key, 
             turn.emit(ForgetProducerKeys(name, producer, count))
             budget.keys_left -= count
     if key.answers:
-        _forget_answers(turn, name, key.answers, budget)
+        _forget_answers(turn, name, ANSWERS.count_old(key.answers, turn.now_ms, budget.keys_left), budget)
     for group_name, group in sorted(key.groups.items()):
         budget.looks_left -= 1
         if group.policy.ack_timeout_ms is not None:
@@ -130,20 +132,8 @@ def _enforce(turn: Turn, name: str, budget: _TurnBudget) -> None:
     budget.entries_left -= enforce(turn, name, exact=True, limit=budget.entries_left)
 
 
-def _forget_answers(
-    turn: Turn,
-    name: str,
-    answers: Mapping[str, IdempotentReply | IdempotentPublishReply],
-    budget: _TurnBudget,
-) -> None:
+def _forget_answers(turn: Turn, name: str, old: int, budget: _TurnBudget) -> None:
     """Forget what no repeated request is compared with any more."""
-    oldest_ms = turn.now_ms - ANSWER_AGE_MS_MAX
-    old = sum(
-        1
-        for _ in takewhile(
-            lambda answer: answer.at_ms < oldest_ms, islice(answers.values(), budget.keys_left)
-        )
-    )
     if old:
         turn.emit(ForgetAnswers(name, old))
         budget.keys_left -= old

@@ -21,12 +21,11 @@ from engine.commands.introspection import expect, group_info, stream_info
 from engine.commands.keys import unexpired_names
 from engine.commands.registry import runs
 from engine.commands.turn import Turn, Unfinished
+from engine.dedup import EPOCH_BYTES_MAX, EPOCH_CHUNKS_MAX, PUBLISHED
 from engine.groups import Group
 from engine.keyspace import Key, Retention
 from engine.pending_states import not_held_by
-from engine.producers import EPOCH_BYTES_MAX, EPOCH_CHUNKS_MAX
 from engine.records import (
-    ANSWER_AGE_MS_MAX,
     Describe,
     Own,
     PublishChunk,
@@ -274,8 +273,8 @@ def publish(turn: Turn, command: weir_commands.Publish) -> Published | Republish
 
 
 def _published_before(turn: Turn, key: types.IdempotencyKey | None) -> Published | None:
-    answer = turn.keyspace.answers.get(key.key) if key is not None else None
-    if key is None or answer is None or turn.now_ms - answer.at_ms > ANSWER_AGE_MS_MAX:
+    answer = None if key is None else PUBLISHED.find(turn.keyspace.answers, key.key, turn.now_ms)
+    if key is None or answer is None:
         return None
     if answer.digest != key.digest:
         raise errors.idempotency_mismatch()

@@ -19,9 +19,10 @@ from engine.commands.dead_letters import LETTER_FIELDS, TURN_LETTERS_BYTES_MAX
 from engine.commands.entries import PreparedEntries, prepare, store
 from engine.commands.registry import runs
 from engine.commands.turn import Turn
+from engine.dedup import ANSWERS
 from engine.entries import Pairs
 from engine.keyspace import Key
-from engine.records import ANSWER_AGE_MS_MAX, RememberAnswer, Remove
+from engine.records import RememberAnswer, Remove
 from engine.replies import DeadLettersFound, Redriven
 
 # The field of a copy that holds the ID of the entry that died. A copy that dies again keeps the first one.
@@ -162,8 +163,8 @@ def _repeated(turn: Turn, key: Key, command: weir_commands.Redrive) -> Redriven 
     """The answer of the first time."""
     if command.idempotency is None:
         return None
-    answer = key.answers.get(command.idempotency.key)
-    if answer is None or turn.now_ms - answer.at_ms > ANSWER_AGE_MS_MAX:
+    answer = ANSWERS.find(key.answers, command.idempotency.key, turn.now_ms)
+    if answer is None:
         return None
     if answer.digest != command.idempotency.digest:
         raise errors.idempotency_mismatch()

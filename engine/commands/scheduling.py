@@ -286,7 +286,8 @@ def _prepare(turn: Turn, stream: str, wanted: NewSchedule, *, recurring: bool) -
     check_name(wanted.name)
     key = turn.keyspace.find(stream)
     expect_open(turn, stream, key, for_good=True)
-    check_bodies(key, [wanted.body])
+    if key is not None:
+        check_bodies(key, [wanted.body])
     at_ms = rule.first_ms(turn.now_ms)
     return PutSchedule(stream, wanted.name, wanted.body, rule.text, at_ms, rule.count)
 

@@ -7,12 +7,14 @@ A producer counts its runs (epochs), and in each its batches from 0. The state o
 a week, or longest of too many, is forgotten: it begins again at 0.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import repeat
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 from engine import entries, errors
+from engine.dedup import Dedup
 from engine.errors import EngineError
 from engine.memory import DURABLE_BYTES, DURABLE_ORIGIN_BYTES, DURABLE_PRODUCER_BYTES
 from engine.parts.part import StreamPart, Streams
@@ -35,6 +37,11 @@ class ProducerPlace(NamedTuple):
     epoch: int
     seq: int
     at_ms: int
+
+
+_PRODUCERS: Final = Dedup[str, ProducerPlace](
+    attrgetter("at_ms"), PRODUCER_AGE_MS_MAX, PRODUCERS_MAX, lambda _, __: DURABLE_PRODUCER_BYTES
+)
 
 
 class Origin(NamedTuple):
@@ -84,8 +91,7 @@ class DurableStream(StreamPart):
 
     def place_of(self, producer: str, now_ms: int) -> ProducerPlace | None:
         """How far a producer is; None for one that has not written, or not for too long."""
-        place = self.producers.get(producer)
-        return None if place is None or now_ms - place.at_ms > PRODUCER_AGE_MS_MAX else place
+        return _PRODUCERS.find(self.producers, producer, now_ms)
 
     def last_ms(self) -> int:
         """When a producer last wrote; 0 where none has."""
@@ -93,20 +99,8 @@ class DurableStream(StreamPart):
 
     def advance(self, places: Mapping[str, ProducerPlace]) -> None:
         """Note what producers have written at one time, in the order of time."""
-        for producer in places:
-            self.producers.pop(producer, None)
-        self.producers.update(places)
-        oldest_ms = self.last_ms() - PRODUCER_AGE_MS_MAX
-        if len(self.producers) > PRODUCERS_MAX or next(iter(self.producers.values())).at_ms < oldest_ms:
-            for name in list(self._gone(oldest_ms)):
-                del self.producers[name]
-
-    def _gone(self, oldest_ms: int) -> Iterator[str]:
-        over = len(self.producers) - PRODUCERS_MAX
-        for at, (name, place) in enumerate(self.producers.items()):
-            if at >= over and place.at_ms >= oldest_ms:
-                return
-            yield name
+        for producer, place in places.items():
+            _PRODUCERS.put(self.producers, producer, place)
 
     def copy(self) -> "DurableStream":
         """The same, which goes on by itself, and is no fork."""

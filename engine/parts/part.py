@@ -36,7 +36,7 @@ class StreamPart:
     def of(cls, key: "Holder") -> Self | None:
         """What the stream has of it."""
         for part in key.parts:
-            if isinstance(part, cls):
+            if type(part) is cls:
                 return part
         return None
 

@@ -6,8 +6,6 @@ Must never know: files, frames, clients.
 
 from engine.record import Record
 from engine.records.changes import (
-    ANSWER_AGE_MS_MAX,
-    ANSWERS_MAX,
     Append,
     Configure,
     ConfigureProducerKeys,
@@ -71,8 +69,6 @@ from engine.records.restored import (
 from engine.records.snapshot import Capture, snapshot
 
 __all__ = [
-    "ANSWERS_MAX",
-    "ANSWER_AGE_MS_MAX",
     "KINDS",
     "Append",
     "Capture",

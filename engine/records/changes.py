@@ -10,48 +10,18 @@ give the same state.
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import islice
-from typing import Final, TypeVar
 
 from engine.copying import copy_key
+from engine.dedup import ANSWERS, PUBLISHED, IdempotentPublishReply, IdempotentReply, unused_table
 from engine.groups import Group, Policy
-from engine.idempotency import unused_table
 from engine.keyspace import (
-    IdempotentPublishReply,
-    IdempotentReply,
     Key,
     Keyspace,
     Retention,
 )
-from engine.memory import Footprint, Total
 from engine.pending_states import Consumer
 from engine.record import Bound, Id, IdList, IdsInTexts, Record, TextList
 from engine.runs import Run, RunLeft, unpack_left
-
-ANSWER_AGE_MS_MAX: Final = 24 * 3600 * 1000
-ANSWERS_MAX: Final = 10_000
-
-A = TypeVar("A", IdempotentReply, IdempotentPublishReply)
-
-
-def _remember(answers: dict[str, A], key: str, answer: A, footprint: Footprint | Total) -> None:
-    """Enter an answer at the end; what is too old, and the oldest of too many, go."""
-    _forget(answers, key, footprint)
-    answers[key] = answer
-    footprint.add(answer.footprint_bytes)
-    oldest_ms = answer.at_ms - ANSWER_AGE_MS_MAX
-    while len(answers) > ANSWERS_MAX or next(iter(answers.values())).at_ms < oldest_ms:
-        _forget(answers, next(iter(answers)), footprint)
-
-
-def _forget(answers: dict[str, A], key: str, footprint: Footprint | Total) -> None:
-    before = answers.pop(key, None)
-    if before is not None:
-        footprint.add(-before.footprint_bytes)
-
-
-def _forget_oldest(answers: dict[str, A], count: int, footprint: Footprint | Total) -> None:
-    for key in list(islice(answers, count)):
-        _forget(answers, key, footprint)
 
 
 class counted:  # noqa: N801 - used as a function is
@@ -458,7 +428,7 @@ class RememberAnswer(Record, frozen=True):
     def apply(self, keyspace: Keyspace) -> None:
         key = keyspace.keys[self.stream]
         answer = IdempotentReply(self.digest, tuple(self.ids), self.at_ms)
-        _remember(key.own_answers(), self.key, answer, key.footprint)
+        key.footprint.add(ANSWERS.put(key.own_answers(), self.key, answer))
         keyspace.maintained[self.stream] = None
 
 
@@ -562,7 +532,7 @@ class RememberPublish(Record, frozen=True):
         rest = iter(self.ids)
         streams = [(name, tuple(islice(rest, n))) for name, n in zip(self.names, self.counts, strict=True)]
         answer = IdempotentPublishReply(self.digest, tuple(streams), self.at_ms)
-        _remember(keyspace.answers, self.key, answer, keyspace.memory.shared)
+        keyspace.memory.shared.add(PUBLISHED.put(keyspace.answers, self.key, answer))
 
 
 class RemoveAll(Record, frozen=True):
@@ -584,9 +554,9 @@ class ForgetAnswers(Record, frozen=True):
     def apply(self, keyspace: Keyspace) -> None:
         if self.stream:
             key = keyspace.keys[self.stream]
-            _forget_oldest(key.own_answers(), self.count, key.footprint)
+            key.footprint.add(ANSWERS.forget(key.own_answers(), self.count))
         else:
-            _forget_oldest(keyspace.answers, self.count, keyspace.memory.shared)
+            keyspace.memory.shared.add(PUBLISHED.forget(keyspace.answers, self.count))
 
 
 class SetLifetime(Record, frozen=True):

@@ -7,7 +7,7 @@ Must never know: files, frames, how the keyspace came to be so.
 from collections.abc import Sequence
 from typing import Final
 
-from engine.idempotency import unused_table
+from engine.dedup import unused_table
 from engine.keyspace import Key, Keyspace
 from engine.nodes import SealedNode, Text
 from engine.pending_states import Consumer

@@ -18,18 +18,16 @@ from zstandard import ZstdCompressor
 
 from engine import entries
 from engine.blocks import Snapshot
+from engine.dedup import HeldProducer, IdempotentPublishReply, IdempotentReply
 from engine.groups import POLICY_DEFAULT, Group
 from engine.keyspace import (
     SETTINGS_DEFAULT,
-    IdempotentPublishReply,
-    IdempotentReply,
     Key,
     Keyspace,
     Retention,
 )
 from engine.nodes import OpenNode, SealedNode, Text, new_compressor
 from engine.pending_states import PendingState
-from engine.producers import HeldProducer
 from engine.record import Record
 from engine.records.changes import (
     Configure,

@@ -36,8 +36,8 @@ from engine.commands import (
     XAdd,
     XIdmpRecord,
 )
+from engine.dedup import ANSWER_AGE_MS_MAX
 from engine.parts.durable import PRODUCER_AGE_MS_MAX
-from engine.records import ANSWER_AGE_MS_MAX
 from engine.replies import BatchesAppended, Republished
 from tests.engine.house import House, id_of
 from tests.engine.test_redriving import with_letters

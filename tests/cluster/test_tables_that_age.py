@@ -25,8 +25,8 @@ from engine.commands import (
     Redrive,
     XAdd,
 )
+from engine.dedup import ANSWER_AGE_MS_MAX
 from engine.parts.durable import PRODUCER_AGE_MS_MAX
-from engine.records import ANSWER_AGE_MS_MAX
 from engine.replies import BatchesAppended, Republished
 from tests.cluster.engines import opened
 from tests.cluster.servers import BackendServer

@@ -19,6 +19,7 @@ DERIVED: Final = frozenset(
         "appended",
         "dropped",
         "_dues",
+        "_rule",
         "_hot",
         "_cold",
         "_found",

@@ -10,7 +10,7 @@ import pytest
 
 from engine import entries, ids
 from engine.commands import IdempotencyKey, ProducerKey, Trim, XAdd, XDel, XSetId, XTrim
-from engine.records import ANSWER_AGE_MS_MAX, ANSWERS_MAX
+from engine.dedup import ANSWER_AGE_MS_MAX, ANSWERS_MAX
 from tests.engine.house import House, id_of, state
 
 

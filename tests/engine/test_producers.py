@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine import entries, producers
+from engine import dedup, entries
 from engine.commands import Chunk, FlushAll, Publish, XAdd
 from engine.records import Capture, encode
 from engine.replies import Published, Republished
@@ -157,7 +157,7 @@ def test_a_snapshot_is_of_one_moment(house: House) -> None:
 
 def test_who_published_longest_ago_is_forgotten_first(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond the limit of producers; then its chunks are stored as new ones."""
-    monkeypatch.setattr(producers, "PRODUCERS_MAX", 2)
+    monkeypatch.setattr(dedup, "PRODUCERS_MAX", 2)
     for name in ("p", "q", "p", "r"):
         publish(house, chunk(1, len(house.payloads), name))
     assert list(house.keyspace.producers.producers) == ["p", "r"]
@@ -167,7 +167,7 @@ def test_who_published_longest_ago_is_forgotten_first(house: House, monkeypatch:
 
 def test_all_chunks_together_are_bounded(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     """By whole producers; who publishes now stays."""
-    monkeypatch.setattr(producers, "CHUNKS_MAX", 3)
+    monkeypatch.setattr(dedup, "CHUNKS_MAX", 3)
     for name, number in (("p", 0), ("p", 1), ("q", 0), ("q", 1)):
         publish(house, chunk(1, number, name))
     assert (list(house.keyspace.producers.producers), house.keyspace.producers.chunk_count) == (["q"], 2)
@@ -177,7 +177,7 @@ def test_all_answers_together_are_bounded(house: House, monkeypatch: pytest.Monk
     """In bytes, for a chunk may be of a thousand streams with long names; a restart counts the same."""
     publish(house, chunk(1, 0))
     kept = 2 * house.keyspace.producers.answer_bytes
-    monkeypatch.setattr(producers, "ANSWER_BYTES_MAX", kept)
+    monkeypatch.setattr(dedup, "ANSWER_BYTES_MAX", kept)
     publish(house, chunk(2, 0))
     assert list(house.keyspace.producers.producers) == ["p"]
     publish(house, chunk(1, 0, "q", streams=("s" * 300,)))
@@ -195,7 +195,7 @@ def test_all_answers_together_are_bounded(house: House, monkeypatch: pytest.Monk
 def test_an_epoch_has_so_many_bytes_of_answers(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     """More are refused, those that are stored are still answered, and the next epoch has room again."""
     first = publish(house, chunk(1, 0))[1]
-    monkeypatch.setattr(producers, "EPOCH_BYTES_MAX", house.keyspace.producers.answer_bytes + 1)
+    monkeypatch.setattr(dedup, "EPOCH_BYTES_MAX", house.keyspace.producers.answer_bytes + 1)
     publish(house, chunk(1, 1))
     assert "bytes of their answers" in str(house.refused(chunk(1, 2)))
     assert publish(house, chunk(1, 0)) == (True, first)
@@ -204,7 +204,7 @@ def test_an_epoch_has_so_many_bytes_of_answers(house: House, monkeypatch: pytest
 
 def test_an_epoch_has_so_many_chunks(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     """More are refused, with what to do; those that are stored are still answered."""
-    monkeypatch.setattr(producers, "EPOCH_CHUNKS_MAX", 2)
+    monkeypatch.setattr(dedup, "EPOCH_CHUNKS_MAX", 2)
     first = publish(house, chunk(1, 0))[1]
     publish(house, chunk(1, 1))
     assert house.refused(chunk(1, 2)).code == "invalid"

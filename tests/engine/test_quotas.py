@@ -28,7 +28,7 @@ from engine.commands import (
     types,
 )
 from engine.commands.base import Command
-from engine.idempotency import IdempotencyTable
+from engine.dedup import IdempotencyTable
 from engine.keyspace import Key, Keyspace
 from engine.storage.memory import MemoryStorage
 from tests.engine.asking import reply_to, submit_each, turn_of

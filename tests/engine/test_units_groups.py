@@ -12,8 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from engine.blocks import SortedMap
 from engine.commands.execution import Blocked
 from engine.commands.types import Cursor, XRead, XReadGroup
+from engine.dedup import IdempotencyTable
 from engine.groups import Group
-from engine.idempotency import IdempotencyTable
 from engine.pending_states import Consumer
 from engine.waiters import Waiter, Waiters
 from tests import halves

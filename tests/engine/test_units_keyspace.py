@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.idempotency import IdempotencyTable
+from engine.dedup import IdempotencyTable
 from engine.keyspace import Key, Keyspace
 
 

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from zstandard import ZstdDecompressor
 
 from engine import entries, ids
-from engine.idempotency import IdempotencyTable
+from engine.dedup import IdempotencyTable
 from engine.keyspace import Key, Keyspace
 from engine.nodes import SealedNode, Text
 from engine.records import SetCounters
