@@ -41,7 +41,7 @@ def copy_key(key: Key, generation: str) -> tuple[Key, list[Text]]:
     table = key.idempotency_table
     copy = Key(generation, unused_table(table.duration_s, table.maxsize))
     cold = _copy_entries(key.stream, copy.stream)
-    copy.retention, copy.expires_at_ms = key.retention, key.expires_at_ms
+    copy.expires_at_ms = key.expires_at_ms
     for producer, keys in table.producers.items():
         for producer_key, entry_id in keys.items():
             copy.own_table().restore(producer, producer_key, entry_id)

@@ -4,9 +4,8 @@ Knows: which streams there are and what belongs to one.
 Must never know: commands, waiting readers, the log.
 """
 
-from bisect import insort
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from operator import attrgetter
 from secrets import token_bytes
 from types import MappingProxyType
@@ -21,7 +20,6 @@ from engine.generations import GENERATION_BYTES, Generations, Identity
 from engine.groups import Group
 from engine.lifetimes import DueTimes, Lifetimes
 from engine.memory import (
-    DELETED_BYTES,
     STREAM_BYTES,
     Footprint,
     Memory,
@@ -72,47 +70,6 @@ class Caps(NamedTuple):
 CAPS_DEFAULT: Final = Caps()
 
 
-class Archive(msgspec.Struct, gc=False, eq=False):
-    """How far a stream is archived, and the highest DELETED_MAX of the entries deleted since it is."""
-
-    upto: int = 0
-    deleted: list[int] = msgspec.field(default_factory=list)
-
-    def note_deleted(self, gone: Sequence[int]) -> None:
-        """Remember these, which ascend."""
-        if len(gone) <= _INSERTED_MAX:
-            for one in gone:
-                insort(self.deleted, one)
-        else:
-            self.deleted += gone
-            self.deleted.sort()
-        del self.deleted[:-DELETED_MAX]
-
-    @property
-    def footprint_bytes(self) -> int:
-        """How much memory it takes, about."""
-        return len(self.deleted) * DELETED_BYTES
-
-
-class Retention(NamedTuple):
-    """How much of a stream is kept; None is no limit.
-
-    With `keep_unacknowledged` nothing goes that a group has still to read or to acknowledge, and until there
-    was a first group only what is beyond `max_bytes`; with `keep_unarchived` nothing beyond `archived_up_to`.
-    """
-
-    max_len: int | None = None
-    max_age_ms: int | None = None
-    max_bytes: int | None = None
-    keep_unacknowledged: bool = False
-    keep_unarchived: bool = False
-
-
-RETENTION_DEFAULT: Final = Retention()
-# Deleted entries that are remembered of a stream with an archive.
-DELETED_MAX: Final = 10_000
-# To sort takes longer than to insert as many.
-_INSERTED_MAX: Final = 8
 # What has no groups, or no answers.
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
@@ -131,9 +88,6 @@ class Key(msgspec.Struct, gc=False, eq=False):
     stream: Stream = msgspec.field(default_factory=Stream)
     groups: Mapping[str, Group] = _NOTHING
     answers: Mapping[str, IdempotentReply] = _NOTHING
-    retention: Retention = RETENTION_DEFAULT
-    # None until it is archived.
-    archive: Archive | None = None
     # When it is removed, by the wall clock; None for never.
     expires_at_ms: int | None = None
     # What it has of each part, in the order of their ranks.
@@ -167,30 +121,9 @@ class Key(msgspec.Struct, gc=False, eq=False):
         return self.stream.footprint
 
     @property
-    def archived_up_to(self) -> int:
-        """Everything up to here is kept elsewhere."""
-        return 0 if self.archive is None else self.archive.upto
-
-    def note_archived(self, upto: int) -> None:
-        """Everything up to here is kept elsewhere; 0 where nothing is."""
-        if upto:
-            self.archive = self.archive or Archive()
-            self.archive.upto = upto
-        elif self.archive is not None:
-            self.footprint.add(-self.archive.footprint_bytes)
-            self.archive = None
-
-    @property
-    def deleted(self) -> Sequence[int]:
-        """Entries that were deleted since there is an archive, which may have them."""
-        return () if self.archive is None else self.archive.deleted
-
-    def note_deleted(self, gone: Sequence[int]) -> None:
-        """Entries were deleted, in the order of IDs."""
-        if self.archive is not None:
-            before = self.archive.footprint_bytes
-            self.archive.note_deleted(gone)
-            self.footprint.add(self.archive.footprint_bytes - before)
+    def is_archived(self) -> bool:
+        """Whether somebody elsewhere may ask for it once it is gone."""
+        return any(part.is_archived for part in self.parts)
 
     def own_groups(self) -> dict[str, Group]:
         """The groups, to add to."""
@@ -202,11 +135,6 @@ class Key(msgspec.Struct, gc=False, eq=False):
     def had_group(self) -> bool:
         """Whether it has or had a group: what these leave behind is a mapping of its own, empty or not."""
         return self.groups is not _NOTHING
-
-    @property
-    def is_kept_whole(self) -> bool:
-        """Whether it keeps all, but for `max_bytes`, until there is a first group to acknowledge it."""
-        return self.retention.keep_unacknowledged and not self.had_group
 
     def own_answers(self) -> dict[str, IdempotentReply]:
         """The answers under idempotency keys, to add to."""
@@ -250,9 +178,8 @@ class Key(msgspec.Struct, gc=False, eq=False):
         groups_bytes = sum(group.footprint_bytes for group in self.groups.values())
         answers_bytes = sum(answer.footprint_bytes for answer in self.answers.values())
         own_bytes = STREAM_BYTES + self.stream.footprint_bytes + self.idempotency_table.footprint_bytes
-        archive_bytes = 0 if self.archive is None else self.archive.footprint_bytes
         parts_bytes = sum(part.footprint_bytes for part in self.parts)
-        return own_bytes + groups_bytes + answers_bytes + archive_bytes + parts_bytes
+        return own_bytes + groups_bytes + answers_bytes + parts_bytes
 
 
 def _new_generation() -> str:
@@ -380,7 +307,7 @@ class Keyspace:
         was: its entries are lost. Without any it changes nothing.
         """
         last_id, generations = key.stream.last_id, self.generations
-        if last_id and (key.archive is not None or name in generations.previous):
+        if last_id and (key.is_archived or name in generations.previous):
             generations.note_previous(PreviousStream(name, key.generation, last_id))
 
     def begin_loading(self) -> None:
@@ -440,10 +367,9 @@ class Keyspace:
         return max(key.expires_at_ms, max(key.used_ms + _MOMENT_MS, self.opened_ms) + ttl_ms)
 
     def has_expired(self, key: Key, now_ms: int) -> bool:
-        """Whether its time is over. What has still to be archived keeps a stream whose retention says so."""
+        """Whether its time is over, and none of its parts keeps it."""
         expiry_ms = self.expiry_of(key) if key.is_due(now_ms) else None
-        is_kept = key.retention.keep_unarchived and key.stream.last_live_id > key.archived_up_to
-        return expiry_ms is not None and expiry_ms <= now_ms and not is_kept
+        return expiry_ms is not None and expiry_ms <= now_ms and not any(one.keeps(key) for one in key.parts)
 
     def _drop_lifetime(self, name: str, key: Key) -> None:
         if key.expires_at_ms is not None:
@@ -451,7 +377,7 @@ class Keyspace:
 
     def clear(self) -> None:
         """Take all streams out, and forget what was published into many: a repetition of it is news again."""
-        archived = {name for name, key in self.keys.items() if key.archive is not None}
+        archived = {name for name, key in self.keys.items() if key.is_archived}
         for name in sorted(archived | (self.keys.keys() & self.generations.previous.keys())):
             self._note_previous(name, self.keys[name])
         self.producers.clear()

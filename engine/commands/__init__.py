@@ -120,7 +120,7 @@ from engine.commands.weir_commands import (
     UpdateStream,
     Watch,
 )
-from engine.keyspace import Retention
+from engine.parts.keeping import Retention
 
 __all__ = [
     "DELAY_MS_MAX",

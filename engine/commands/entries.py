@@ -25,6 +25,7 @@ from engine.commands.turn import Turn, Unfinished
 from engine.dedup import ANSWERS
 from engine.keyspace import Key
 from engine.parts.closing import Closed
+from engine.parts.keeping import kept_of
 from engine.records import (
     Append,
     ConfigureProducerKeys,
@@ -129,7 +130,8 @@ def store(turn: Turn, prepared: PreparedEntries) -> Added:
     turn.auto_ms = max(turn.auto_ms, auto_ms)
     _remember(turn, command, new_ids)
     trimmed = Trimmed(0) if command.trim is None else trim(turn, command.stream, command.trim)
-    if key.retention.max_len is not None or key.retention.max_bytes is not None:
+    kept = kept_of(key).retention
+    if kept.max_len is not None or kept.max_bytes is not None:
         enforce(turn, command.stream, exact=False)
     turn.signal(command.stream)
     return Added(new_ids, trimmed=trimmed.deleted, pending_affected=trimmed.pending_affected)

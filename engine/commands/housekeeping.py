@@ -18,7 +18,8 @@ from engine.commands.retention import TURN_ENTRIES_MAX, enforce
 from engine.commands.turn import Turn
 from engine.dedup import ANSWERS, PUBLISHED
 from engine.groups import Group
-from engine.keyspace import Key, Retention
+from engine.keyspace import Key
+from engine.parts.keeping import RETENTION_DEFAULT, kept_of
 from engine.pending_states import Consumer, PendingState
 from engine.records import ForgetAnswers, ForgetProducerKeys, Release, RemoveConsumer
 from engine.runs import Run
@@ -29,7 +30,6 @@ from engine.stream import Stream
 TURN_RELEASES_MAX: Final = 400
 TURN_KEYS_MAX: Final = 4_000
 TURN_LOOKS_MAX: Final = 500
-_NO_RETENTION: Final = Retention()
 # Consumers that a look at a group goes through at the price of one more look.
 _LOOK_CONSUMERS: Final = 20
 # A stream with released entries counts as this many looks.
@@ -96,7 +96,7 @@ def _waits_for_much(turn: Turn) -> bool:
 def _needs_maintenance(key: Key) -> bool:
     """Whether time may change something in the stream."""
     return (
-        key.retention != _NO_RETENTION
+        kept_of(key).retention != RETENTION_DEFAULT
         or bool(key.idempotency_table.producers)
         or bool(key.answers)
         or any(_has_timeout(group) for group in key.groups.values())
@@ -109,7 +109,7 @@ def _has_timeout(group: Group) -> bool:
 
 def _maintain(turn: Turn, command: weir_commands.Maintain, name: str, key: Key, budget: _TurnBudget) -> None:
     # Most looks find nothing: what a stream does not have is not asked.
-    if key.retention != _NO_RETENTION:
+    if kept_of(key).retention != RETENTION_DEFAULT:
         turn.attempt(name, partial(_enforce, turn, name, budget))
     if command.makes_room:
         return

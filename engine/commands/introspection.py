@@ -11,12 +11,14 @@ from itertools import islice
 from engine import errors, ids
 from engine.commands import types, weir_commands
 from engine.commands.registry import runs
+from engine.commands.retention import is_kept_whole
 from engine.commands.turn import Turn
 from engine.groups import Group
 from engine.keyspace import Key, Keyspace
 from engine.lag import lag
 from engine.parts.closing import Closed
 from engine.parts.durable import DurableStream
+from engine.parts.keeping import kept_of
 from engine.parts.schedules import StreamSchedules
 from engine.pending_states import Consumer, PendingState
 from engine.replies import (
@@ -45,7 +47,7 @@ def stream_info(keyspace: Keyspace, name: str) -> StreamInfo:
     """A stream as it is."""
     key = keyspace.keys[name]
     closed = Closed.of(key)
-    stream, idempotency_table, retention = key.stream, key.idempotency_table, key.retention
+    stream, idempotency_table, retention = key.stream, key.idempotency_table, kept_of(key).retention
     return StreamInfo(
         length=stream.length,
         nodes=stream.node_count,
@@ -69,14 +71,14 @@ def stream_info(keyspace: Keyspace, name: str) -> StreamInfo:
         max_bytes=retention.max_bytes,
         keep_unacknowledged=retention.keep_unacknowledged,
         keep_unarchived=retention.keep_unarchived,
-        archived_up_to=key.archived_up_to,
+        archived_up_to=kept_of(key).archived_up_to,
         expires_at_ms=key.expires_at_ms,
         memory_bytes=stream.held_bytes(),
         closed_at_ms=None if closed is None else closed.at_ms,
         close_reason="" if closed is None else closed.reason,
         media=None if (durable := DurableStream.of(key)) is None else durable.media,
         forked_from=keyspace.forks.source_of(name),
-        held_by=errors.NO_GROUP if key.is_kept_whole else "",
+        held_by=errors.NO_GROUP if is_kept_whole(key) else "",
         schedules=len(StreamSchedules.of(key) or ()),
     )
 
@@ -120,9 +122,10 @@ def describe_archived(turn: Turn, command: weir_commands.DescribeArchived) -> Ar
     key = turn.keyspace.find(command.stream)
     if key is None:
         return None
-    first, end = bisect_left(key.deleted, command.low), bisect_right(key.deleted, command.high)
-    deleted = key.deleted[first:end]
-    return Archived(key.generation, key.stream.removed_upto, key.archived_up_to, deleted)
+    kept = kept_of(key)
+    first, end = bisect_left(kept.deleted, command.low), bisect_right(kept.deleted, command.high)
+    deleted = kept.deleted[first:end]
+    return Archived(key.generation, key.stream.removed_upto, kept.archived_up_to, deleted)
 
 
 @runs(weir_commands.MeasureStreams)

@@ -23,10 +23,10 @@ from engine.commands.registry import runs
 from engine.commands.turn import Turn, Unfinished
 from engine.dedup import EPOCH_BYTES_MAX, EPOCH_CHUNKS_MAX, PUBLISHED
 from engine.groups import Group
-from engine.keyspace import Key, Retention
+from engine.keyspace import Key
+from engine.parts.keeping import Describe, Retention, kept_of
 from engine.pending_states import not_held_by
 from engine.records import (
-    Describe,
     Own,
     PublishChunk,
     RememberPublish,
@@ -66,7 +66,7 @@ def ensure_stream(turn: Turn, command: weir_commands.EnsureStream) -> bool:
     key = turn.keyspace.find(command.stream)
     created, lifetime = key is None, _record_of(turn, command.stream, command.lifetime)
     key = key or turn.create_stream(command.stream)
-    _describe(turn, command.stream, key, command.retention, key.archived_up_to)
+    _describe(turn, command.stream, key, command.retention, kept_of(key).archived_up_to)
     _set_lifetime(turn, key, lifetime)
     return created
 
@@ -76,8 +76,9 @@ def update_stream(turn: Turn, command: weir_commands.UpdateStream) -> bool:
     key = turn.key(command.stream)
     expect(turn.keyspace, command.stream, command.expected)
     lifetime = _record_of(turn, command.stream, command.lifetime)
-    archived_up_to = key.archived_up_to if command.archived_up_to is None else command.archived_up_to
-    _describe(turn, command.stream, key, key.retention._replace(**command.retention), archived_up_to)
+    kept = kept_of(key)
+    archived_up_to = kept.archived_up_to if command.archived_up_to is None else command.archived_up_to
+    _describe(turn, command.stream, key, kept.retention._replace(**command.retention), archived_up_to)
     _set_lifetime(turn, key, lifetime)
     return True
 
@@ -98,7 +99,8 @@ def _set_lifetime(turn: Turn, key: Key, lifetime: SetLifetime | None) -> None:
 
 
 def _describe(turn: Turn, stream: str, key: Key, retention: Retention, archived_up_to: int) -> None:
-    if (retention, archived_up_to) != (key.retention, key.archived_up_to):
+    kept = kept_of(key)
+    if (retention, archived_up_to) != (kept.retention, kept.archived_up_to):
         turn.emit(Describe(stream, *retention, archived_up_to))
 
 

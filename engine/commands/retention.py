@@ -13,7 +13,8 @@ from engine import errors, ids
 from engine.commands.base import Command
 from engine.commands.turn import Turn
 from engine.errors import EngineError
-from engine.keyspace import Key, Keyspace, Retention
+from engine.keyspace import Key, Keyspace
+from engine.parts.keeping import Retention, kept_of
 from engine.records import Cut
 from engine.runs import Run
 from engine.trim_plans import TrimPlan, plan_bytes, plan_cut
@@ -27,13 +28,18 @@ def needed_from(key: Key) -> int:
     return min((group.needed_from() for group in key.groups.values()), default=ids.ID_MAX + 1)
 
 
+def is_kept_whole(key: Key) -> bool:
+    """Whether it keeps all, but for `max_bytes`, until there is a first group to acknowledge it."""
+    return kept_of(key).retention.keep_unacknowledged and not key.had_group
+
+
 def name_kept_whole(refusal: EngineError, keyspace: Keyspace, commands: Sequence[Command]) -> EngineError:
     """The refusal; of what finds no room, with a stream of these commands that keeps all of it."""
     if refusal.code not in errors.OF_ROOM:
         return refusal
     for stream in chain.from_iterable(command.named_streams() or () for command in commands):
         key = keyspace.find(stream)
-        if key is not None and key.is_kept_whole:
+        if key is not None and is_kept_whole(key):
             return errors.with_held(refusal, stream)
     return refusal
 
@@ -76,8 +82,8 @@ def _plans(turn: Turn, key: Key, *, exact: bool, limit: int) -> list[TrimPlan]:
 
 
 def _plans_as(turn: Turn, key: Key, *, exact: bool, limit: int) -> list[TrimPlan]:
-    stream, kept = key.stream, key.retention
-    if key.is_kept_whole:
+    stream, kept = key.stream, kept_of(key).retention
+    if is_kept_whole(key):
         kept = Retention(max_bytes=kept.max_bytes)
     plans: list[TrimPlan] = []
     if kept.max_len is not None:
@@ -101,9 +107,9 @@ def _plans_as(turn: Turn, key: Key, *, exact: bool, limit: int) -> list[TrimPlan
 
 
 def _kept_from(key: Key) -> int:
-    kept_from = ids.ID_MAX + 1
-    if key.retention.keep_unacknowledged and not key.is_kept_whole:
+    kept, kept_from = kept_of(key), ids.ID_MAX + 1
+    if kept.retention.keep_unacknowledged and not is_kept_whole(key):
         kept_from = min(kept_from, needed_from(key))
-    if key.retention.keep_unarchived:
-        kept_from = min(kept_from, key.archived_up_to + 1)
+    if kept.retention.keep_unarchived:
+        kept_from = min(kept_from, kept.archived_up_to + 1)
     return kept_from

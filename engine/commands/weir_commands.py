@@ -12,7 +12,8 @@ import msgspec
 from engine import rows
 from engine.commands.base import NO_STREAM, BlockingCommand, Command, MemoryNeed, StreamCommand
 from engine.commands.types import Cursor, IdempotencyKey, Ids, XAdd
-from engine.keyspace import Keyspace, Retention
+from engine.keyspace import Keyspace
+from engine.parts.keeping import Retention
 from engine.quotas import Quota
 from engine.replies import BackendMark, DeliveryMark, StreamInfo
 

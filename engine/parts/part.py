@@ -65,6 +65,11 @@ class StreamPart:
         """For how long the stream lives on after each use, None where it does not for this."""
         return None
 
+    @property
+    def is_archived(self) -> bool:
+        """Whether a part of the stream is kept elsewhere."""
+        return False
+
     def garbage(self) -> list[object]:
         """What is large in it, once it was removed."""
         return []
@@ -76,6 +81,16 @@ class StreamPart:
     def fork(self, stream: str) -> Sequence[Record]:
         """What a fork of the stream has of it, behind the fork's first entries."""
         return ()
+
+    def renamed(self, keyspace: "Streams", name: str) -> None:
+        """The stream has another name."""
+
+    def note_deleted(self, key: "Holder", gone: Sequence[int]) -> None:
+        """Entries were deleted, in the order of IDs."""
+
+    def keeps(self, key: "Holder") -> bool:
+        """Whether it keeps the stream though its time is over."""
+        return False
 
     def regenerate(self, renew: Callable[[str], str]) -> None:
         """All generations are other ones."""
@@ -147,6 +162,8 @@ class Holder(Protocol):
     """A stream with all that hangs on it."""
 
     stream: Stream
+    # When it is removed, by the wall clock; None for never.
+    expires_at_ms: int | None
     # In the order of their ranks.
     parts: tuple[StreamPart, ...]
 
@@ -164,6 +181,8 @@ class Streams(Protocol):
 
     indexes: dict[type[StreamPart], Any]
     garbage: Garbage
+    # Streams that time changes.
+    maintained: dict[str, None]
 
     def holder(self, name: str) -> Holder:
         """The stream, which is there."""
@@ -173,6 +192,9 @@ class Streams(Protocol):
 
     def drop_part(self, name: str, kind: type[StreamPart]) -> None:
         """Take that away."""
+
+    def expire_at(self, name: str, at_ms: int | None) -> None:
+        """Let a stream expire at that time; None for never."""
 
     def end(self, name: str) -> None:
         """Take away all that goes with the end of a stream."""

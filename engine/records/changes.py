@@ -17,7 +17,6 @@ from engine.groups import Group, Policy
 from engine.keyspace import (
     Key,
     Keyspace,
-    Retention,
 )
 from engine.pending_states import Consumer
 from engine.record import Bound, Id, IdList, IdsInTexts, Record, TextList
@@ -106,7 +105,8 @@ class Remove(Record, frozen=True):
         key = keyspace.keys[self.stream]
         key.stream.remove(self.ids, tombstone=self.tombstone, left=left)
         if self.tombstone:
-            key.note_deleted(self.ids)
+            for part in key.parts:
+                part.note_deleted(key, self.ids)
         keyspace.cold += key.stream.take_cold()
 
 
@@ -197,29 +197,6 @@ class SetCounters(Record, frozen=True):
             if group.entries_read is not None and group.entries_read > self.entries_added:
                 group.entries_read = self.entries_added
                 group.note_move()
-
-
-class Describe(Record, frozen=True):
-    """Retention, and how far the stream is archived."""
-
-    number = 7
-    stream: str
-    max_len: int | None
-    max_age_ms: int | None
-    max_bytes: int | None
-    keep_unacknowledged: bool
-    keep_unarchived: bool
-    archived_up_to: Id
-
-    def apply(self, keyspace: Keyspace) -> None:
-        key = keyspace.keys[self.stream]
-        key.retention = Retention(
-            self.max_len, self.max_age_ms, self.max_bytes, self.keep_unacknowledged, self.keep_unarchived
-        )
-        key.note_archived(self.archived_up_to)
-        keyspace.maintained[self.stream] = None
-        # It may have outlived its time because it was not archived.
-        keyspace.expire_at(self.stream, key.expires_at_ms)
 
 
 class CreateGroup(Record, frozen=True):
@@ -583,7 +560,8 @@ class RenameStream(Record, frozen=True):
     def apply(self, keyspace: Keyspace) -> None:
         key = keyspace.rename(self.stream, self.target)
         key.generation = self.generation
-        key.note_archived(0)
+        for part in key.parts:
+            part.renamed(keyspace, self.target)
 
 
 class CopyStream(Record, frozen=True):

@@ -71,17 +71,6 @@ class RestoreForgotten(Record, frozen=True):
         keyspace.keys[self.stream].stream.forgotten_upto = self.upto
 
 
-class RestoreDeleted(Record, frozen=True):
-    """Of a snapshot: entries that were deleted, and that the stream's archive may have."""
-
-    number = 77
-    stream: str
-    ids: IdList
-
-    def apply(self, keyspace: Keyspace) -> None:
-        keyspace.keys[self.stream].note_deleted(self.ids)
-
-
 class RestoreNode(Record, frozen=True):
     """Of a snapshot: a sealed node as it is held, its text under zstd. `deleted` is little-endian."""
 

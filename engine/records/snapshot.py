@@ -24,7 +24,6 @@ from engine.keyspace import (
     SETTINGS_DEFAULT,
     Key,
     Keyspace,
-    Retention,
 )
 from engine.nodes import OpenNode, SealedNode, Text, new_compressor
 from engine.pending_states import PendingState
@@ -32,7 +31,6 @@ from engine.record import Record
 from engine.records.changes import (
     Configure,
     CreateGroup,
-    Describe,
     PublishChunk,
     Regenerate,
     RememberAnswer,
@@ -46,7 +44,6 @@ from engine.records.durable import NoteFork, RestoreHidden
 from engine.records.restored import (
     RestoreConsumer,
     RestoreDeferred,
-    RestoreDeleted,
     RestoreForgotten,
     RestoreNode,
     RestoreOpenNode,
@@ -59,7 +56,7 @@ from engine.records.restored import (
 from engine.runs import Run
 from engine.sealed import Part
 
-# Where retention and lifetime stand among the records of parts.
+# Where the lifetime stands among the records of parts.
 _OWN_RANK: Final = 30
 # Pending entries in one record of a snapshot.
 _PENDING_ROWS_MAX: Final = 512
@@ -182,13 +179,9 @@ def _hold_stream(name: str, key: Key) -> _HeldStream:
     if stream.forgotten_upto:
         before.append(RestoreForgotten(name, stream.forgotten_upto))
     before += [record for part in key.parts if part.rank < _OWN_RANK for record in part.before(name)]
-    if key.retention != Retention() or key.archived_up_to:
-        before.append(Describe(name, *key.retention, key.archived_up_to))
     if key.had_group and not key.groups:
         # That there was one says what `keep_unacknowledged` keeps. Older versions read these, too.
         before += [CreateGroup(name, "", 0, None), RemoveGroup(name, "")]
-    if key.deleted:
-        before.append(RestoreDeleted(name, tuple(key.deleted)))
     if key.expires_at_ms is not None:
         before.append(SetLifetime(name, key.expires_at_ms))
     before += [record for part in key.parts if part.rank > _OWN_RANK for record in part.before(name)]

@@ -12,7 +12,8 @@ from engine.commands import Publish, XAdd
 from engine.commands.base import Command
 from engine.commands.execution import Blocked, Turn, Unfinished, execute
 from engine.commands.weir_commands import Maintain
-from engine.keyspace import Key, Keyspace, Retention
+from engine.keyspace import Key, Keyspace
+from engine.parts.keeping import RETENTION_DEFAULT, kept_of
 from engine.records import Record, decode, encode, replay, snapshot
 from engine.replies import Added, Published
 from tests.engine.world import World
@@ -141,7 +142,7 @@ def needing(keyspace: Keyspace) -> set[str]:
     return {
         name
         for name, key in keyspace.keys.items()
-        if key.retention != Retention()
+        if kept_of(key).retention != RETENTION_DEFAULT
         or key.idempotency_table.producers
         or key.answers
         or any(any(group.policy[2:4]) for group in key.groups.values())

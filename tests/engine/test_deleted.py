@@ -4,8 +4,9 @@ import pytest
 
 from engine import ids
 from engine.commands import DescribeArchived, Rename, Trim, UpdateStream, XDel, XTrim
-from engine.keyspace import DELETED_MAX, Key
+from engine.keyspace import Key
 from engine.memory import DELETED_BYTES
+from engine.parts.keeping import DELETED_MAX, Kept
 from engine.replies import Archived
 from tests.engine.house import House, id_of
 
@@ -64,9 +65,9 @@ def test_a_renamed_stream_has_no_archive_and_so_none(house: House) -> None:
 def test_the_highest_are_kept(at_once: int) -> None:
     """Of as many as there is room for; they count as memory."""
     key = Key("0" * 16, None)  # type: ignore[arg-type]
-    key.note_archived(1)
+    kept = Kept(archived_up_to=1)
     before = key.footprint.bytes
     for first in range(1, DELETED_MAX + 101, at_once):
-        key.note_deleted(range(first, first + at_once))
-    assert list(key.deleted) == list(range(101, DELETED_MAX + 101))
+        kept.note_deleted(key, range(first, first + at_once))
+    assert kept.deleted == list(range(101, DELETED_MAX + 101))
     assert key.footprint.bytes - before == DELETED_MAX * DELETED_BYTES

@@ -36,7 +36,7 @@ from engine.commands import (
 )
 from engine.commands.base import BlockingCommand, StreamCommand
 from engine.commands.weir_commands import Maintain
-from engine.keyspace import Retention
+from engine.parts.keeping import Retention
 from engine.records import KINDS, Record, decode, encode
 from tests import halves
 from tests.engine.test_units_records import comparable

@@ -18,10 +18,10 @@ from engine.commands.base import Command
 from engine.commands.registry import RUN
 from engine.commands.schedule_commands import CancelSchedule
 from engine.commands.weir_commands import DeleteGroup, EnforceRetention, ExpireStreams
-from engine.keyspace import Retention
 from engine.log import Log
 from engine.log.ballast import BALLAST
 from engine.log.log import RESERVE_BYTES
+from engine.parts.keeping import Retention
 from engine.storage.memory import Fault, MemoryStorage
 from tests.engine.asking import reply_to
 from tests.engine.clocks import HandClock, let_threads_run, settle

@@ -37,7 +37,7 @@ from engine.commands.base import Command
 from engine.commands.housekeeping import TURN_KEYS_MAX, TURN_LOOKS_MAX, TURN_RELEASES_MAX
 from engine.commands.weir_commands import EndWait, Maintain
 from engine.dedup import ANSWER_AGE_MS_MAX, IdempotencyTable
-from engine.keyspace import Retention
+from engine.parts.keeping import Retention
 from engine.records import Cut, Release, SeeConsumer
 from engine.replies import ConsumerInfo, GroupRead, PendingList
 from tests.engine.asking import reply_to

@@ -30,7 +30,7 @@ from engine.commands import (
 from engine.commands.base import Command
 from engine.commands.execution import Blocked, execute, execute_all
 from engine.commands.managing import TRANSFERRED_MAX
-from engine.keyspace import Retention
+from engine.parts.keeping import Retention, kept_of
 from engine.replies import Archived, Edges, GroupInfo, StreamPage
 from tests.engine.house import House, adding, id_of
 
@@ -73,7 +73,7 @@ def test_a_stream_is_created_once(house: House) -> None:
     house.fill("s", 3)
     generation = house.key("s").generation
     assert house.run(EnsureStream(stream="s", retention=Retention(max_age_ms=7))) is False
-    assert house.key("s").retention == Retention(max_age_ms=7)
+    assert kept_of(house.key("s")).retention == Retention(max_age_ms=7)
     assert (len(house.live("s")), house.key("s").generation) == (3, generation)
     house.run(EnsureStream(stream="s", retention=Retention(max_age_ms=7)))
     assert not house.turn.records

@@ -23,7 +23,7 @@ from engine.commands import (
     XTrim,
 )
 from engine.commands.weir_commands import Plan
-from engine.keyspace import Retention
+from engine.parts.keeping import Retention
 from engine.replies import Gap, GroupRead, Planned, StreamsRead, Trimmed
 from tests.engine.house import House, adding, id_of
 from tests.engine.model import Model

@@ -14,7 +14,7 @@ from engine import Engine, EngineError, entries, ids
 from engine.commands import IdempotencyKey, Publish, Trim, XAdd, XGroupCreate, XSetId
 from engine.commands.weir_commands import EnsureStream
 from engine.dedup import ANSWER_AGE_MS_MAX, ANSWERS_MAX
-from engine.keyspace import Retention
+from engine.parts.keeping import Retention
 from engine.replies import Published
 from tests.engine.asking import reply_to
 from tests.engine.clocks import HandClock

@@ -8,6 +8,7 @@ import pytest
 from engine.commands import UpdateStream
 from engine.commands.keys import COPY_COST_MAX
 from engine.keyspace import Caps, Keyspace
+from engine.parts.keeping import kept_of
 from engine.records import Capture, CopyStream, RenameStream, encode, replay
 from engine.runtime.turns import Touched
 from engine.runtime.unsynced import UnsyncedPositions
@@ -51,7 +52,7 @@ def test_a_rename_takes_everything_along() -> None:
     assert shown(world, "t") == before
     key = world.keyspace.keys["t"]
     assert key.generation != generation
-    assert key.archived_up_to == 0
+    assert kept_of(key).archived_up_to == 0
     assert key.stream.removed_upto == 3 << 64
     assert world.call("KEYS", "*") == ["t"]
     world.check()

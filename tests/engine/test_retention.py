@@ -35,7 +35,7 @@ from engine.commands import (
 )
 from engine.commands.retention import TURN_ENTRIES_MAX
 from engine.commands.weir_commands import Maintain
-from engine.keyspace import Retention
+from engine.parts.keeping import Retention, kept_of
 from engine.replies import Gap, GroupRead, StreamInfo, StreamsRead, Trimmed
 from engine.storage.memory import MemoryStorage
 from tests.engine.asking import reply_to, turn_of
@@ -317,10 +317,10 @@ def test_a_change_names_only_what_changes(house: House) -> None:
     kept(house, "s", max_len=7, keep_unarchived=True)
     house.run(UpdateStream(stream="s", retention={"max_age_ms": 5}, archived_up_to=id_of("3-0")))
     house.run(UpdateStream(stream="s", retention={"max_bytes": 100}))
-    assert house.key("s").retention == Retention(7, 5, 100, keep_unarchived=True)
-    assert house.key("s").archived_up_to == id_of("3-0")
+    assert kept_of(house.key("s")).retention == Retention(7, 5, 100, keep_unarchived=True)
+    assert kept_of(house.key("s")).archived_up_to == id_of("3-0")
     house.run(UpdateStream(stream="s", retention={"max_len": None}))
-    assert house.key("s").retention == Retention(None, 5, 100, keep_unarchived=True)
+    assert kept_of(house.key("s")).retention == Retention(None, 5, 100, keep_unarchived=True)
     logged = len(house.payloads)
     house.run(UpdateStream(stream="s", retention={"max_len": None}))
     assert len(house.payloads) == logged

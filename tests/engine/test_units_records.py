@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from engine import entries, records
 from engine.keyspace import Keyspace
 from engine.nodes import Text
-from engine.parts import closing, durable, schedules
+from engine.parts import closing, durable, keeping, schedules
 from engine.records import (
     KINDS,
     Append,
@@ -54,7 +54,7 @@ SAMPLES: Final[list[Record]] = [
     Cut("orders", SECOND),
     Remove("orders", [FIRST, SECOND], tombstone=True),
     records.SetCounters("orders", SECOND, 7, FIRST),
-    records.Describe("orders", 10, None, 1 << 40, True, False, FIRST),  # noqa: FBT003 - a record's fields
+    keeping.Describe("orders", 10, None, 1 << 40, True, False, FIRST),  # noqa: FBT003 - a record's fields
     records.SetLifetime("orders", 1_700_000_000_000),
     records.RenameStream("orders", "bills", "0123456789abcdef"),
     closing.CloseStream("orders", 1_700_000_000_000, "done"),
@@ -99,7 +99,7 @@ SAMPLES: Final[list[Record]] = [
     records.RestoreStream("orders", "0123456789abcdef", FIRST, SECOND, SECOND, 1, FIRST, 9, (100, 101, 2, 1)),
     records.RestoreForgotten("orders", SECOND),
     records.RestorePrevious("orders", "0123456789abcdef", SECOND),
-    records.RestoreDeleted("orders", [FIRST, SECOND]),
+    keeping.RestoreDeleted("orders", [FIRST, SECOND]),
     records.RestoreNode("orders", FIRST, SECOND, 3, 2, b"\x01", PACKED),
     RestoreOpenNode("orders", TEXTS, [FIRST, SECOND], b""),
     records.RestoreConsumer("orders", "g", "a", 1_700_000_000_000, 1_700_000_000_001),

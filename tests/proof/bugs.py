@@ -226,8 +226,8 @@ BUGS: Final[dict[str, Bug]] = {
         "return 0 < cursor + 1 < stream.removed_upto", _NEIGHBOURS,
     ),
     "an entry trimmed that is not archived": _bug(
-        "engine/commands/retention.py", "min(kept_from, key.archived_up_to + 1)",
-        "min(kept_from, key.archived_up_to + 2)", _NEIGHBOURS,
+        "engine/commands/retention.py", "min(kept_from, kept.archived_up_to + 1)",
+        "min(kept_from, kept.archived_up_to + 2)", _NEIGHBOURS,
     ),
     "exclusive end of a range off by one": _bug(
         "app/http/query.py", "parsed += -1 if upper else 1", "parsed += -2 if upper else 1",
