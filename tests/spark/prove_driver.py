@@ -20,7 +20,7 @@ from pyspark_weir.errors import DATA_LOSS, PipelineError, Unavailable
 from pyspark_weir.gateway import GatewayAccess
 from pyspark_weir.jobs import mirror
 from pyspark_weir.jobs.archive import Archiver, Archiving
-from pyspark_weir.jobs.replay_plan import Targets
+from pyspark_weir.jobs.mirror import Targets
 from pyspark_weir.progress import BatchProgress
 from pyspark_weir.running import QueryRun, run
 from pyspark_weir.session import SessionOptions, open_session

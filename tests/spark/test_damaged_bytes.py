@@ -22,11 +22,10 @@ from history.service import History
 from pyspark_weir.errors import ArchiveDamagedError, ArchiveError
 from pyspark_weir.ids import ZERO, EntryId
 from pyspark_weir.jobs.archived import ArchiveReader
-from pyspark_weir.jobs.replay import FromArchive, Piece
-from pyspark_weir.jobs.replay_plan import Replay, ReplayRange, archive_spans
+from pyspark_weir.jobs.replay import FromArchive, ReplayRange
 from pyspark_weir.jobs.verify import verify
 from pyspark_weir.table import deletions
-from pyspark_weir.table.compaction import CompactionRules, Merge, compact, try_rewrite, unchecked
+from pyspark_weir.table.compaction import CompactionRules, Merge, compact, rewrite, unchecked
 from pyspark_weir.table.erasure import Erasure, accept_foreign, find
 from pyspark_weir.table.files import DataFile, prove
 from pyspark_weir.table.log import commit_name
@@ -58,13 +57,8 @@ def _by_the_source(table: ArchiveTable, _file: DataFile) -> Found:
 
 
 def _by_a_replay(table: ArchiveTable, file: DataFile) -> Found:
-    span = ReplayRange(*KEY, after="0-0", end=str(file.high.id), rows=file.rows, target="orders")
-    return [one for rows in FromArchive(table.root).batches(Piece(span, (file,))) for one in rows.to_pylist()]
-
-
-def _by_the_plan_of_a_replay(table: ArchiveTable, _file: DataFile) -> Found:
-    spans = archive_spans(table, Replay(job="j", source=table.root.url, slice_rows=1))
-    return [span.end for span in spans]
+    one = ReplayRange(*KEY, after="0-0", end=str(file.high.id), rows=file.rows, target="orders")
+    return [row for rows in FromArchive(table.root).batches(one, (file,)) for row in rows.to_pylist()]
 
 
 def _by_verify(table: ArchiveTable, file: DataFile) -> Found:
@@ -77,9 +71,7 @@ def _by_verify(table: ArchiveTable, file: DataFile) -> Found:
 
 
 def _by_a_compaction(table: ArchiveTable, file: DataFile) -> Found:
-    added = try_rewrite(table.root, Merge(file.date, (file,)), CompactionRules())
-    if isinstance(added, ArchiveDamagedError):
-        raise added
+    added = rewrite(table.root, Merge(file.date, (file,)), CompactionRules())
     return [one for written in added for one in _by_a_scan(table, written)]
 
 
@@ -136,7 +128,6 @@ READERS: Final[dict[str, Callable[[ArchiveTable, DataFile], Found]]] = {
     for reader in (
         _by_the_source,
         _by_a_replay,
-        _by_the_plan_of_a_replay,
         _by_verify,
         _by_a_compaction,
         _by_a_comparison,

@@ -9,8 +9,16 @@ from pyspark.sql import SparkSession
 from pyspark_weir.checkpoint import StateFolder
 from pyspark_weir.errors import OptionError
 from pyspark_weir.gateway import GatewayAccess, GatewayClient
-from pyspark_weir.jobs.mirror import LoopGuard, Mirror, check, is_same_gateway, loop_guard_of, query, settle
-from pyspark_weir.jobs.replay_plan import Targets
+from pyspark_weir.jobs.mirror import (
+    LoopGuard,
+    Mirror,
+    Targets,
+    check,
+    is_same_gateway,
+    loop_guard_of,
+    query,
+    settle,
+)
 from tests.server import Server
 
 HERE = "http://127.0.0.1:8080"

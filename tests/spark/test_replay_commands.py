@@ -6,15 +6,14 @@ Knows: the commands as they are typed. Must never know: how anything is sent.
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 from typer.testing import CliRunner, Result
 
 from pyspark_weir.checkpoint import StateFolder
 from pyspark_weir.cli.main import jobs
 from pyspark_weir.gateway import GatewayAccess
-from pyspark_weir.jobs import replay_plan
-from pyspark_weir.jobs.replay import FromArchive, begin
-from pyspark_weir.jobs.replay_plan import Done, Replay
+from pyspark_weir.jobs.replay import PLAN, FromArchive, Replay, begin
 from pyspark_weir.running import locked
 from pyspark_weir.table.root import ArchiveRoot
 from tests.spark.archive_tables import Maker
@@ -100,7 +99,7 @@ def test_a_replay_that_was_begun_goes_nowhere_else(root: str) -> None:
     source, target = FromArchive(ArchiveRoot.of(root)), GatewayAccess("g0", "http://127.0.0.1:1")
     state = StateFolder.of(f"{root}/_replay/j")
     plan = begin(state, source, target, Replay(job="j", source=source.address, gateway=target.url))
-    replay_plan.save_done(state, Done(len(plan.slices), plan.rows))
+    state.replace(PLAN, msgspec.json.encode(msgspec.structs.replace(plan, done=True)))
     command = ("replay", "--from", root, "--job-id", "j")
     here = ("--gateway", "http://127.0.0.1:1")
     for words in (("--gateway", "http://127.0.0.1:2"), (*here, "--until", "9"), (*here, "--to", "x")):

@@ -15,8 +15,7 @@ from pyspark_weir.cli import arguments, output
 from pyspark_weir.errors import OptionError
 
 if TYPE_CHECKING:
-    from pyspark_weir.jobs.replay import FromArchive, FromGateway, Step
-    from pyspark_weir.jobs.replay_plan import Replay, ReplayPlan
+    from pyspark_weir.jobs.replay import FromArchive, FromGateway, Replay, ReplayPlan
 
 _SENT: Final = "What is sent on"
 _sent = arguments.panel(_SENT)
@@ -73,8 +72,7 @@ def mirror(options: MirrorArguments) -> None:
     from pyspark_weir import checkpoint
     from pyspark_weir.checkpoint import StateFolder
     from pyspark_weir.gateway import reach
-    from pyspark_weir.jobs.mirror import Mirror, check, query
-    from pyspark_weir.jobs.replay_plan import Targets
+    from pyspark_weir.jobs.mirror import Mirror, Targets, check, query
     from pyspark_weir.options import source_options
     from pyspark_weir.running import run
 
@@ -116,8 +114,6 @@ _HOW: Final = "How it is sent"
 _what, _how = arguments.panel("What is replayed"), arguments.panel(_HOW)
 _TASKS_DEFAULT: Final = 2
 _RATE_MAX: Final = 10_000_000
-_CHUNK_ROWS_MAX: Final = 5_000
-_SLICE_S: Final = 600
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,24 +148,12 @@ class ReplayArguments(arguments.SparkArguments):
         _how(
             metavar="NAME",
             show_default=False,
-            help="name of this replay; started again with the same name, it resumes and repeats nothing",
+            help="name of this replay; started again with the same name, it stores nothing twice",
         ),
     ] = None
     state: Annotated[
         str | None,
-        _how(
-            metavar="DIR", show_default="ARCHIVE/_replay/NAME", help="directory for the plan and the progress"
-        ),
-    ] = None
-    slice_rows: Annotated[
-        int | None,
-        _how(
-            "--slice",
-            metavar="N",
-            min=1,
-            show_default="100000, or ten minutes of --rate",
-            help="entries between two notes of the progress; fixed at the first start",
-        ),
+        _how(metavar="DIR", show_default="ARCHIVE/_replay/NAME", help="directory for what is settled"),
     ] = None
     dry_run: Annotated[bool, _how("--dry-run", help="show what would be sent; send nothing")] = False
     gateways: Annotated[list[str] | None, arguments.gateway_option("the gateway to send to", _HOW)] = None
@@ -178,13 +162,12 @@ class ReplayArguments(arguments.SparkArguments):
 
     def replay_of(self, source: str, gateway: str) -> "Replay":
         """What must not change when the replay is started again. Raises OptionError."""
-        from pyspark_weir.jobs.replay_plan import SLICE_ROWS_DEFAULT, EntrySelection, Replay, Targets
+        from pyspark_weir.jobs.mirror import Targets
+        from pyspark_weir.jobs.replay import CHUNK_ROWS_MAX, EntrySelection, Replay
 
-        rate, slice_rows = self.rate, SLICE_ROWS_DEFAULT
-        if rate is not None:
-            # A killed replay sends its slice again: ten minutes' worth at most.
-            slice_rows = min(slice_rows, rate * _SLICE_S)
         first, last = _range(self.after, self.end, self.since, self.until)
+        # A second's worth at most, so that a slow replay is not one of bursts.
+        chunk_rows = CHUNK_ROWS_MAX if self.rate is None else self.rate // self.tasks
         return Replay(
             job=_check_job(self.job_id, needed=not self.dry_run),
             source=source,
@@ -193,17 +176,16 @@ class ReplayArguments(arguments.SparkArguments):
             to=Targets.parse(self.to or []),
             keep_ids=self.keep_ids,
             orig_field="" if self.keep_ids else self.orig_field,
-            # A second's worth at most, so that a slow replay is not one of bursts.
-            chunk_rows=_CHUNK_ROWS_MAX if rate is None else max(1, min(_CHUNK_ROWS_MAX, rate // self.tasks)),
+            chunk_rows=max(1, min(CHUNK_ROWS_MAX, chunk_rows)),
             tasks=self.tasks,
-            slice_rows=self.slice_rows or slice_rows,
         )
 
 
 def replay(options: ReplayArguments) -> None:
     """Send entries of an archive, or of a gateway, to a gateway: none lost, none twice.
 
-    What is sent is settled at the first start. Killed and begun again with the same --job-id, it goes on.
+    What is sent is settled at the first start. Killed and begun again with the same --job-id, it sends all of
+    that again, and the gateway stores what it does not have.
     """
     from pyspark_weir.checkpoint import StateFolder
     from pyspark_weir.gateway import reach
@@ -225,11 +207,14 @@ def replay(options: ReplayArguments) -> None:
         place = StateFolder.of(address)
         look = partial(reach, [*source.accesses, target])
         plan = job.begin(place, source, target, asked, look)
+        if plan.done:
+            _say_end(plan, "nothing left to do", as_json=options.as_json)
+            return
+        if not options.as_json:
+            output.say(f"sending {plan.rows:,} entries of {len(plan.ranges):,} streams")
         spark = open_session(session)
-        last = None
-        for last in job.run(spark, plan, source=source, target=target, state=place, per_s=options.rate):
-            _report(last, as_json=options.as_json)
-    _show_end(plan, last, as_json=options.as_json)
+        job.run(spark, plan, source=source, target=target, state=place, per_s=options.rate)
+    _say_end(plan, "done", as_json=options.as_json)
 
 
 def _range(
@@ -291,35 +276,24 @@ def _state(state: str | None, archive: str | None, job: str) -> str:
 
 
 def _show(plan: "ReplayPlan", *, as_json: bool) -> None:
-    rows: dict[tuple[str, str], dict[str, object]] = {}
-    for part in plan.slices:
-        for span in part:
-            row = rows.setdefault(
-                ("/".join(span.key), span.target),
-                {"stream": "/".join(span.key), "target": span.target, "entries": 0, "after": span.after},
-            )
-            row["entries"] = int(str(row["entries"])) + span.rows
-            row["end"] = span.end
-    output.rows(rows.values(), ("stream", "target", "entries", "after", "end"), as_json=as_json)
+    rows = [
+        {
+            "stream": f"{one.gateway}/{one.stream}",
+            "generation": one.generation,
+            "target": one.target,
+            "entries": one.rows,
+            "after": one.after,
+            "end": one.end,
+        }
+        for one in plan.ranges
+    ]
+    output.rows(rows, ("stream", "target", "entries", "after", "end"), as_json=as_json)
     if not as_json:
-        output.say(f"would send {plan.rows:,} entries in {len(plan.slices)} slices; nothing was sent")
+        output.say(f"would send {plan.rows:,} entries; nothing was sent")
 
 
-def _report(step: "Step", *, as_json: bool) -> None:
+def _say_end(plan: "ReplayPlan", how: str, *, as_json: bool) -> None:
     if as_json:
-        output.line(
-            {"slice": step.slices, "slices": step.slices_all, "rows": step.rows, "all": step.rows_all}
-        )
+        output.line({"done": True, "job": plan.replay.job, "rows": plan.rows})
     else:
-        output.say(
-            f"slice {step.slices} of {step.slices_all}: {step.rows:,} of {step.rows_all:,} entries are there"
-        )
-
-
-def _show_end(plan: "ReplayPlan", last: "Step | None", *, as_json: bool) -> None:
-    if as_json:
-        output.line({"done": True, "job": plan.replay.job, "rows": plan.rows, "slices": len(plan.slices)})
-    elif last is None:
-        output.say(f"nothing left to do: all {plan.rows:,} entries of {plan.replay.job} had been sent")
-    else:
-        output.say(f"done: all {plan.rows:,} entries of {plan.replay.job} are there")
+        output.say(f"{how}: all {plan.rows:,} entries of {plan.replay.job} are there")

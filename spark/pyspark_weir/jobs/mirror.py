@@ -18,7 +18,7 @@ import http
 import ipaddress
 import re
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -36,7 +36,6 @@ from pyspark_weir.errors import OptionError, RefusedError
 from pyspark_weir.gateway import GatewayAccess, GatewayClient, PlanQuery
 from pyspark_weir.jobs.archived import as_map
 from pyspark_weir.jobs.batches import report_failures, write
-from pyspark_weir.jobs.replay_plan import PLACEHOLDER, Targets
 from pyspark_weir.options import EARLIEST, LATEST, SourceOptions, source_options
 from pyspark_weir.schema import schema_of
 from pyspark_weir.session import slots, with_slots
@@ -49,6 +48,36 @@ _STARTING: Final = "startingOffsets"
 _HALF_DIGITS: Final = 20
 _TARGET: Final = "_target"
 _ENTRY: Final = "_entry"
+# In a target: the name of the source.
+PLACEHOLDER: Final = "{stream}"
+
+
+@dataclass(frozen=True)
+class Targets:
+    """Where streams go: as `by_stream` says, else `otherwise`; `{stream}` in it is the source."""
+
+    by_stream: Mapping[str, str] = field(default_factory=dict)
+    otherwise: str = PLACEHOLDER
+
+    @classmethod
+    def parse(cls, texts: Sequence[str]) -> "Targets":
+        """From `a=b` for one stream, and `name` or `copy.{stream}` for all others. Raises OptionError."""
+        named: dict[str, str] = {}
+        otherwise: list[str] = []
+        for text in texts:
+            source, equals, target = text.partition("=")
+            if not equals:
+                otherwise.append(text)
+            elif not source or not target or source in named:
+                raise OptionError(f"--to {text}: write source=target, each source once, or copy.{{stream}}")
+            else:
+                named[source] = target
+        if len(otherwise) > 1 or "" in otherwise:
+            raise OptionError("--to names several streams for all others: give one, or source=target")
+        return cls(named, otherwise[0] if otherwise else PLACEHOLDER)
+
+    def of(self, stream: str) -> str:
+        return self.by_stream.get(stream) or self.otherwise.replace(PLACEHOLDER, stream)
 
 
 @dataclass(frozen=True)

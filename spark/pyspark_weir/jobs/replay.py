@@ -1,18 +1,24 @@
 """Sends entries of an archive, or of a gateway, to a gateway once more: none lost, none twice.
 
-Knows: Spark, the plan, the target. Must never know: how options are written, what is printed.
+Knows: Spark, what a replay may not change between two runs, the target.
+Must never know: how options are written, what is printed.
 
-Each slice of the plan is one write with keys by position, whose epoch is the slice's number. A replay that
-was killed goes on with the slice in which it was; the gateway knows the chunks of it that it has.
+All of it is one write with keys by position. Begun again it sends the same chunks, and the gateway knows
+those that it has: so the ranges, the size of chunks and the number of tasks are written down before the first
+entry goes. They are ranges of IDs and no files, which a compaction replaces.
+
+    STATE/plan.json   what is sent, and whether all of it is there
 
 What is sent does not pass through a shuffle: a task reads the ranges of its own targets one after the other,
 so that it sends the same entries in the same order at each run.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
@@ -20,21 +26,27 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from pyspark_weir import ids
 from pyspark_weir.checkpoint import StateFolder
-from pyspark_weir.errors import ArchiveError, DataLoss, OptionError
-from pyspark_weir.gateway import GatewayAccess, GatewayClient, PlanQuery, of_one_call
-from pyspark_weir.jobs import replay_plan
+from pyspark_weir.errors import DataLoss, OptionError, PipelineError
+from pyspark_weir.gateway import GatewayAccess, GatewayClient, PlanQuery
 from pyspark_weir.jobs.batches import write
-from pyspark_weir.jobs.replay_plan import Done, Replay, ReplayPlan, ReplayRange
+from pyspark_weir.jobs.mirror import Targets
 from pyspark_weir.options import SourceOptions
 from pyspark_weir.planning import TaskRange
 from pyspark_weir.source.decode import Form
 from pyspark_weir.source.reading import RangePartition, batches
 from pyspark_weir.table.files import DataFile
-from pyspark_weir.table.reading import condition_of, scan
+from pyspark_weir.table.ranges import StreamKey
+from pyspark_weir.table.reading import count, entries_of, ids_of
 from pyspark_weir.table.root import ArchiveRoot
-from pyspark_weir.table.schema import ENTRY_FIELDS
+from pyspark_weir.table.schema import ENTRY_FIELDS, id_of_key
 from pyspark_weir.table.table import ArchiveTable, EntryFilter
 
+VERSION: Final = 4
+PLAN: Final = "plan.json"
+ORIG_FIELD_DEFAULT: Final = "_orig_id"
+CHUNK_ROWS_MAX: Final = 5_000
+# The gateway remembers 100,000 of a task; those that are cut for their bytes come on top.
+_CHUNKS_MAX: Final = 50_000
 # What a source gives of each entry, and with its target.
 SCHEMA: Final = pa.schema([("id", pa.string()), ("fields", ENTRY_FIELDS)])
 _WITH_TARGET: Final = pa.schema([("stream", pa.string()), *SCHEMA])
@@ -43,11 +55,105 @@ _REMEDY: Final = "what is missing may be in an archive: replay that, or what is 
 
 
 @dataclass(frozen=True)
-class Piece:
-    """A range, and the files that hold it where it comes from an archive."""
+class EntrySelection:
+    """Which entries: of the named `streams` or of those that `pattern` fits wholly, else of all; those in
+    `(after, end]`, IDs as text; `end` None is the last.
+    """
 
-    span: ReplayRange
-    files: tuple[DataFile, ...] = ()
+    streams: tuple[str, ...] = ()
+    pattern: str | None = None
+    after: str = ids.BEGINNING
+    end: str | None = None
+
+    def __post_init__(self) -> None:
+        try:
+            re.compile(self.pattern or "")
+        except re.error as error:
+            raise OptionError(f"--pattern {self.pattern}: {error}") from None
+        if self.end is not None and ids.is_after(self.after, self.end):
+            raise OptionError(f"the replay ends at {self.end}, before it begins: after {self.after}")
+
+    def has(self, stream: str) -> bool:
+        if self.streams:
+            return stream in self.streams
+        return self.pattern is None or re.fullmatch(self.pattern, stream) is not None
+
+
+class ReplayRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Entries of one stream in `(after, end]`, `rows` of them, for the stream `target`."""
+
+    gateway: str
+    stream: str
+    generation: str
+    after: str
+    end: str
+    rows: int
+    target: str
+
+    @property
+    def key(self) -> StreamKey:
+        return StreamKey(self.gateway, self.stream, self.generation)
+
+
+class Replay(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What is sent from `source` to the URL `gateway`, and how; all of it is fixed at the first start."""
+
+    job: str
+    source: str
+    gateway: str = ""
+    wanted: EntrySelection = EntrySelection()
+    to: Targets = Targets()
+    keep_ids: bool = False
+    orig_field: str = ORIG_FIELD_DEFAULT
+    chunk_rows: int = CHUNK_ROWS_MAX
+    tasks: int = 1
+
+    def about(self) -> dict[str, object]:
+        return {
+            "job ID": self.job,
+            "source": self.source,
+            "keeping of IDs": self.keep_ids,
+            "field for IDs": self.orig_field,
+            "gateway to send to": self.gateway,
+            "choice of streams": sorted(set(self.wanted.streams)),
+            "pattern": self.wanted.pattern,
+            "beginning": self.wanted.after,
+            "end": self.wanted.end,
+            "place for streams": {**self.to.by_stream, "all others": self.to.otherwise},
+        }
+
+
+class ReplayPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A replay as it is sent, and whether all of it is there."""
+
+    v: int
+    replay: Replay
+    ranges: tuple[ReplayRange, ...]
+    done: bool = False
+
+    @property
+    def rows(self) -> int:
+        return sum(one.rows for one in self.ranges)
+
+    def tasks(self) -> list[list[ReplayRange]]:
+        """The ranges of each task. A target has one writer, which keeps it in order: the largest goes first,
+        to the task that has least.
+        """
+        of_targets: dict[str, list[ReplayRange]] = {}
+        for one in self.ranges:
+            of_targets.setdefault(one.target, []).append(one)
+        found: list[list[ReplayRange]] = [[] for _ in range(min(self.replay.tasks, len(of_targets)))]
+        for own in sorted(of_targets.values(), key=_rows, reverse=True):
+            min(found, key=_rows).extend(own)
+        return found
+
+
+def _rows(ranges: Iterable[ReplayRange]) -> int:
+    return sum(one.rows for one in ranges)
+
+
+class _Version(msgspec.Struct):
+    v: int
 
 
 @dataclass(frozen=True)
@@ -64,26 +170,38 @@ class FromArchive:
     def address(self) -> str:
         return self.root.url
 
-    def pieces(self, spans: Sequence[ReplayRange]) -> list[Piece]:
-        table = ArchiveTable.open(self.root)
-        found: list[Piece] = []
-        for span in spans:
-            files = table.files(_select(span))
-            if not files:
-                raise ArchiveError(
-                    f"the archive no longer holds {span.stream} from {span.after} to {span.end}, which the "
-                    "replay was to send: restore it from a copy"
-                )
-            found.append(Piece(span, tuple(files)))
+    def ranges(self, asked: Replay) -> list[ReplayRange]:
+        """Of a stream that was made anew the older generation comes first. Raises OptionError where a named
+        stream is not archived, ArchiveError.
+        """
+        table, wanted = ArchiveTable.open(self.root), asked.wanted
+        uptos = {one.key: one.upto for one in table.ranges() if wanted.has(one.key.stream)}
+        if missing := set(wanted.streams) - {key.stream for key in uptos}:
+            raise OptionError(f"the archive has no stream {', '.join(sorted(missing))}")
+        after, end = ids.parse(wanted.after), ids.LAST if wanted.end is None else ids.parse(wanted.end)
+        files = table.files(EntryFilter(after=after, upto=end))
+        bounds = {key: (after, min(upto, end)) for key, upto in uptos.items()}
+        rows = count(self.root, files, bounds)
+        found: list[ReplayRange] = []
+        for key, (_, upto) in bounds.items():
+            if rows[key]:
+                first = next(ids_of(self.root, files, key, after, upto))["id_key"][0].as_py()
+                begin = str(ids.previous_id(id_of_key(first)))
+                found.append(ReplayRange(*key, begin, str(upto), rows[key], asked.to.of(key.stream)))
         return found
 
-    def batches(self, piece: Piece) -> Iterator[pa.RecordBatch]:
-        condition = condition_of(_select(piece.span))
-        batches = [batch for file in piece.files for batch in scan(self.root, file, condition)]
-        if batches:
-            # A compaction may have put the range into several files.
-            rows = pa.Table.from_batches(batches).sort_by("id_key").select(SCHEMA.names)
-            yield from rows.cast(SCHEMA).combine_chunks().to_batches(_ROWS_AT_ONCE)
+    def files(self, ranges: Sequence[ReplayRange]) -> list[tuple[DataFile, ...]]:
+        """Those of each range."""
+        table = ArchiveTable.open(self.root)
+        return [
+            tuple(table.files(EntryFilter(*one.key, after=ids.parse(one.after), upto=ids.parse(one.end))))
+            for one in ranges
+        ]
+
+    def batches(self, one: ReplayRange, files: Sequence[DataFile]) -> Iterator[pa.RecordBatch]:
+        within = one.key, ids.parse(one.after), ids.parse(one.end)
+        for rows in entries_of(self.root, files, *within, SCHEMA.names):
+            yield from rows.select(SCHEMA.names).cast(SCHEMA).combine_chunks().to_batches(_ROWS_AT_ONCE)
 
 
 @dataclass(frozen=True)
@@ -100,63 +218,93 @@ class FromGateway:
     def address(self) -> str:
         return self.access.url
 
-    def pieces(self, spans: Sequence[ReplayRange]) -> list[Piece]:
-        return [Piece(span) for span in spans]
+    def ranges(self, asked: Replay) -> list[ReplayRange]:
+        """Of streams as they are now. Raises OptionError where a named stream does not exist, DataLoss where
+        the range begins with entries that were trimmed away; RefusedError, Unavailable.
+        """
+        wanted = asked.wanted
+        with GatewayClient(self.access) as gateway:
+            listed = wanted.streams or [
+                one["name"] for one in gateway.list_streams() if wanted.has(one["name"])
+            ]
+            after = dict.fromkeys(sorted(listed), wanted.after)
+            ends = {} if wanted.end is None else dict.fromkeys(after, wanted.end)
+            found = gateway.plan_of_each(PlanQuery(streams=after, end=ends))
+        if found.missing:
+            raise OptionError(f"the gateway has no stream {', '.join(sorted(found.missing))}")
+        ranges: list[ReplayRange] = []
+        for name, one in found.streams.items():
+            if wanted.after != ids.BEGINNING and ids.is_after(one.removed_upto, wanted.after):
+                raise DataLoss(
+                    f"stream {name}: entries up to {one.removed_upto} are gone, the replay was to begin "
+                    f"after {wanted.after}; begin there, or replay an archive"
+                )
+            if one.count:
+                # Not 0-0: what is trimmed from now on is to be noticed.
+                first = ids.later(wanted.after, str(ids.previous_id(ids.parse(one.first or one.end))))
+                within = self.access.name, name, one.generation, first, one.end
+                ranges.append(ReplayRange(*within, one.count, asked.to.of(name)))
+        return ranges
 
-    def batches(self, piece: Piece) -> Iterator[pa.RecordBatch]:
-        span = piece.span
-        own = TaskRange(
-            self.access.name, span.stream, span.after, span.end, span.rows, generation=span.generation
-        )
+    def files(self, ranges: Sequence[ReplayRange]) -> list[tuple[DataFile, ...]]:
+        """None."""
+        return [()] * len(ranges)
+
+    def batches(self, one: ReplayRange, _files: Sequence[DataFile]) -> Iterator[pa.RecordBatch]:
+        own = TaskRange(*one.key[:2], one.after, one.end, one.rows, generation=one.generation)
         options = SourceOptions(gateways=(self.access,))
         return batches(options, Form(SCHEMA, "entries"), RangePartition((own,)), _REMEDY)
 
 
-def _select(span: ReplayRange) -> EntryFilter:
-    return EntryFilter(
-        span.shard, span.stream, span.generation, after=ids.parse(span.after), upto=ids.parse(span.end)
-    )
+Source = FromArchive | FromGateway
+Piece = tuple[ReplayRange, tuple[DataFile, ...]]
 
 
-def entries_of(source: FromArchive | FromGateway, pieces: Sequence[Piece]) -> Iterator[pa.RecordBatch]:
+def rows_of(source: Source, pieces: Iterable[Piece]) -> Iterator[pa.RecordBatch]:
     """A task's entries in the order of its pieces, with the stream that they go to. Raises PipelineError;
-    DataLoss where there are more or fewer than the plan counted.
+    DataLoss where there are more or fewer than were counted.
     """
-    for piece in pieces:
-        span, rows = piece.span, 0
-        for batch in source.batches(piece):
+    for one, files in pieces:
+        rows = 0
+        for batch in source.batches(one, files):
             rows += batch.num_rows
-            names = pa.repeat(pa.scalar(span.target), batch.num_rows)
+            names = pa.repeat(pa.scalar(one.target), batch.num_rows)
             yield pa.RecordBatch.from_arrays([names, *batch.columns], schema=_WITH_TARGET)
-        if rows != span.rows:
+        if rows != one.rows:
             raise DataLoss(
-                f"stream {span.stream}, ({span.after}, {span.end}]: {rows:,} entries are there, "
-                f"{span.rows:,} were when the replay was planned; {_REMEDY}"
+                f"stream {one.stream}, ({one.after}, {one.end}]: {rows:,} entries are there, {one.rows:,} "
+                f"were when the replay was begun; {_REMEDY}"
             )
 
 
-@dataclass(frozen=True)
-class Step:
-    """A slice that is stored: how many of how many, and entries likewise."""
-
-    slices: int
-    slices_all: int
-    rows: int
-    rows_all: int
-
-
-def plan_of(source: FromArchive | FromGateway, asked: Replay) -> ReplayPlan:
+def plan_of(source: Source, asked: Replay) -> ReplayPlan:
     """What a replay would send, as things are. Raises PipelineError."""
-    if isinstance(source, FromArchive):
-        spans = replay_plan.archive_spans(ArchiveTable.open(source.root), asked)
-    else:
-        spans = list(gateway_spans(source.access, asked))
-    return replay_plan.make(spans, asked)
+    ranges = source.ranges(asked)
+    if asked.keep_ids:
+        _expect_ascending(ranges)
+    chunk_rows = enough_rows(asked.chunk_rows, _rows(ranges))
+    return ReplayPlan(VERSION, msgspec.structs.replace(asked, chunk_rows=chunk_rows), tuple(ranges))
+
+
+def enough_rows(chunk_rows: int, rows: int) -> int:
+    """The size of chunks: small ones make a slow replay even, and of a long one there would be too many."""
+    return max(chunk_rows, min(CHUNK_ROWS_MAX, -(-rows // _CHUNKS_MAX)))
+
+
+def _expect_ascending(ranges: Iterable[ReplayRange]) -> None:
+    before: dict[str, ReplayRange] = {}
+    for one in ranges:
+        other = before.setdefault(one.target, one)
+        if other is not one:
+            raise OptionError(
+                f"{other.key} and {one.key} both go to {one.target}, where their IDs would not ascend: give "
+                "each a target of its own or replay them apart, or leave out --keep-ids"
+            )
 
 
 def begin(
     state: StateFolder,
-    source: FromArchive | FromGateway,
+    source: Source,
     target: GatewayAccess,
     asked: Replay,
     look: Callable[[], object] = lambda: None,
@@ -166,146 +314,105 @@ def begin(
     Raises OptionError where the one begun is another's, or where the target could not take the IDs that are
     to be kept; PipelineError.
     """
-    plan = replay_plan.load(state)
+    plan = load(state)
     if plan is not None:
-        replay_plan.expect_same(plan, asked)
+        _expect_same(plan, asked)
         look()
         return plan
     plan = plan_of(source, asked)
     look()
     if asked.keep_ids:
         _expect_room(plan, target)
-    replay_plan.save(state, plan)
+    state.replace(PLAN, msgspec.json.encode(plan))
     return plan
+
+
+def load(state: StateFolder) -> ReplayPlan | None:
+    """The plan of before; None at the first start. Raises PipelineError where it cannot be read."""
+    stored = state.read(PLAN)
+    if stored is None:
+        return None
+    again = "begin again with a new --job-id"
+    try:
+        version = msgspec.json.decode(stored, type=_Version).v
+        if version == VERSION:
+            return msgspec.json.decode(stored, type=ReplayPlan)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise PipelineError(
+            "WEIR_STATE", f"{state.address}/{PLAN} cannot be read ({error}): {again}"
+        ) from None
+    raise PipelineError(
+        "WEIR_STATE",
+        f"{state.address}/{PLAN} is of version {version}, not {VERSION}: go on with the version of Weir that "
+        f"wrote it, or {again}",
+    )
+
+
+def _expect_same(plan: ReplayPlan, replay: Replay) -> None:
+    asked = replay.about()
+    for name, before in plan.replay.about().items():
+        if before != asked[name]:
+            raise OptionError(
+                f"this replay was begun with another {name}: {before!r}, now {asked[name]!r}; go on as it "
+                "was begun, or begin another with a --job-id of its own"
+            )
+
+
+def _expect_room(plan: ReplayPlan, target: GatewayAccess) -> None:
+    """A kept ID has to come after all that the target has had."""
+    with GatewayClient(target) as gateway:
+        for one in plan.ranges:
+            there = gateway.stream(one.target)
+            if there is not None and ids.is_after(there["last_id"], one.after):
+                raise OptionError(
+                    f"{one.target} at {target.url} has had entries up to {there['last_id']}, the replay "
+                    f"would begin after {one.after}: with --keep-ids the target is empty or behind; choose "
+                    "another with --to"
+                )
 
 
 def run(
     spark: SparkSession,
     plan: ReplayPlan,
     *,
-    source: FromArchive | FromGateway,
+    source: Source,
     target: GatewayAccess,
     state: StateFolder,
     per_s: int | None = None,
-) -> Iterator[Step]:
-    """Send what is not yet sent, slice by slice; `per_s` entries a second at most. Raises PipelineError, and
-    what Spark raises.
+) -> None:
+    """Send all of it that the target does not have; `per_s` entries a second at most. Raises PipelineError,
+    and what Spark raises.
     """
-    done = replay_plan.load_done(state)
-    share = _share(spark, plan, per_s)
-    while done.slices < len(plan.slices):
-        number = done.slices
-        spans = plan.slices[number]
-        _write(_frame(spark, plan, source, spans), plan, number, target, share)
-        done = Done(number + 1, done.rows + sum(span.rows for span in spans))
-        replay_plan.save_done(state, done)
-        yield Step(done.slices, len(plan.slices), done.rows, plan.rows)
-
-
-def gateway_spans(access: GatewayAccess, asked: Replay) -> Iterator[ReplayRange]:
-    """Ranges of a gateway's streams as they are now, about a slice's entries at a time. Raises DataLoss where
-    the range begins with entries that were trimmed away; RefusedError, Unavailable.
-    """
-    wanted = asked.wanted
-    with GatewayClient(access) as gateway:
-        streams = wanted.streams or [one["name"] for one in gateway.list_streams() if wanted.has(one["name"])]
-        names = dict.fromkeys(streams, wanted.after)
-        if not names:
-            return
-        # All of them first: a missing name is refused before ranges are looked for.
-        end = {} if wanted.end is None else dict.fromkeys(names, wanted.end)
-        whole = gateway.plan_of_each(PlanQuery(streams=names, end=end))
-        if whole.missing:
-            raise OptionError(f"the gateway has no stream {', '.join(sorted(whole.missing))}")
-        ends = {name: one.end for name, one in whole.streams.items() if one.count}
-        after: dict[str, str] = {}
-        for name, one in whole.streams.items():
-            if wanted.after != ids.BEGINNING and ids.is_after(one.removed_upto, wanted.after):
-                raise DataLoss(
-                    f"stream {name}: entries up to {one.removed_upto} are gone, the replay was to begin "
-                    f"after {wanted.after}; begin there, or replay an archive"
-                )
-            if name in ends:
-                # Not 0-0: what is trimmed from now on is to be noticed.
-                first = str(ids.previous_id(ids.parse(one.first or ends[name])))
-                after[name] = ids.later(wanted.after, first)
-        for some in of_one_call(after):
-            yield from _ranges(gateway, some, ends, asked)
-
-
-def _ranges(
-    gateway: GatewayClient, after: dict[str, str], ends: Mapping[str, str], asked: Replay
-) -> Iterator[ReplayRange]:
-    """Of streams of one call: a slice's entries of them all, and again."""
-    while after:
-        end = {name: ends[name] for name in after}
-        query = PlanQuery(streams=after, end=end, max_entries=asked.slice_rows)
-        part = gateway.plan(query)
-        for name, one in sorted(part.streams.items()):
-            if one.count:
-                yield ReplayRange(
-                    gateway.access.name,
-                    name,
-                    one.generation,
-                    one.after,
-                    one.end,
-                    one.count,
-                    asked.to.of(name),
-                )
-        after = {name: one.end for name, one in part.streams.items() if one.count and one.end != ends[name]}
-
-
-def _expect_room(plan: ReplayPlan, target: GatewayAccess) -> None:
-    """A kept ID has to come after all that the target has had."""
-    with GatewayClient(target) as gateway:
-        for name, after in plan.first_ids().items():
-            there = gateway.stream(name)
-            if there is not None and ids.is_after(there["last_id"], after):
-                raise OptionError(
-                    f"{name} at {target.url} has had entries up to {there['last_id']}, the replay would "
-                    f"begin after {after}: with --keep-ids the target is empty or behind; choose another "
-                    "with --to"
-                )
-
-
-def _share(spark: SparkSession, plan: ReplayPlan, per_s: int | None) -> int | None:
-    """What each of the tasks that run side by side may send a second."""
-    if per_s is None:
-        return None
-    return max(1, per_s // min(plan.tasks, spark.sparkContext.defaultParallelism))
+    tasks = plan.tasks()
+    if tasks and not plan.done:
+        side_by_side = min(len(tasks), spark.sparkContext.defaultParallelism)
+        options = {
+            "keyMode": "position",
+            "jobId": plan.replay.job,
+            "chunkRows": plan.replay.chunk_rows,
+            "ordered": True,
+            "maxEntriesPerSecond": None if per_s is None else max(1, per_s // side_by_side),
+        }
+        write(_frame(spark, plan.replay, source, tasks), target, options)
+    state.replace(PLAN, msgspec.json.encode(msgspec.structs.replace(plan, done=True)))
 
 
 def _frame(
-    spark: SparkSession, plan: ReplayPlan, source: FromArchive | FromGateway, spans: Sequence[ReplayRange]
+    spark: SparkSession, asked: Replay, source: Source, tasks: Sequence[Sequence[ReplayRange]]
 ) -> DataFrame:
-    """The entries of a slice: as many partitions as the plan has tasks, each in order."""
-    tasks: list[list[Piece]] = [[] for _ in range(plan.tasks)]
-    for piece in source.pieces(spans):
-        tasks[plan.task_of[piece.span.target]].append(piece)
+    """The entries: a partition for each task, in order."""
+    pieces = [list(zip(own, source.files(own), strict=True)) for own in tasks]
 
     def read(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in numbers:
-            for number in batch["id"].to_pylist():
-                yield from entries_of(source, tasks[number])
+        for number in (number for batch in numbers for number in batch["id"].to_pylist()):
+            yield from rows_of(source, pieces[number])
 
-    rows = spark.range(0, plan.tasks, 1, plan.tasks).mapInArrow(read, from_arrow_schema(_WITH_TARGET))
-    if plan.replay.keep_ids:
+    rows = spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(read, from_arrow_schema(_WITH_TARGET))
+    if asked.keep_ids:
         return rows
     fields = sf.col("fields")
-    if plan.replay.orig_field:
-        name = sf.lit(plan.replay.orig_field).alias("name")
+    if asked.orig_field:
+        name = sf.lit(asked.orig_field).alias("name")
         orig = sf.struct(name, sf.col("id").cast("binary").alias("value"))
         fields = sf.concat(fields, sf.array(orig))
     return rows.select("stream", fields.alias("fields"))
-
-
-def _write(frame: DataFrame, plan: ReplayPlan, number: int, target: GatewayAccess, share: int | None) -> None:
-    options = {
-        "keyMode": "position",
-        "jobId": plan.replay.job,
-        "epoch": number,
-        "chunkRows": plan.replay.chunk_rows,
-        "ordered": True,
-        "maxEntriesPerSecond": share,
-    }
-    write(frame, target, options)

@@ -234,17 +234,6 @@ def scan(root: ArchiveRoot, file: DataFile, condition: Any = None) -> Iterator[p
         yield from rows.append_column(SCHEMA.field(DATE), day).combine_chunks().to_batches(ROW_GROUP_ROWS_MAX)
 
 
-def keys_in(root: ArchiveRoot, file: DataFile, selection: EntryFilter) -> dict[StreamKey, pa.Array]:
-    """The selected `id_key`s of a file, ascending, by stream. Raises ArchiveDamagedError."""
-    found: dict[StreamKey, list[pa.Array]] = {}
-    for table in read_matching(root, file.path, columns_of(ENTRY_KEYS), condition_of(selection)):
-        for row in table.group_by(StreamKey._fields).aggregate([]).to_pylist():
-            keys = table.filter(condition_of(EntryFilter(**row)))["id_key"].combine_chunks()
-            found.setdefault(StreamKey(**row), []).append(keys)
-    joined = {key: pa.concat_arrays(parts) for key, parts in found.items()}
-    return joined if file.is_ours else {key: keys.sort() for key, keys in joined.items()}
-
-
 def condition_of(selection: EntryFilter) -> Any:  # noqa: ANN401 - pyarrow has no types
     """The rows that a selection means, but for its times: pyarrow's expression, None for all."""
     found: list[Any] = []

@@ -13,8 +13,7 @@ from pyspark.sql import SparkSession
 
 from pyspark_weir.errors import OptionError
 from pyspark_weir.gateway import GatewayAccess, GatewayClient, of_stream
-from pyspark_weir.jobs.mirror import Mirror, query
-from pyspark_weir.jobs.replay_plan import Targets
+from pyspark_weir.jobs.mirror import Mirror, Targets, query
 from tests.server import Server
 
 

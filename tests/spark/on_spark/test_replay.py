@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import orjson
 import pytest
+from msgspec import structs
 from pyspark.sql import SparkSession
 
 from pyspark_weir.checkpoint import StateFolder
@@ -24,8 +25,8 @@ from pyspark_weir.cli.main import jobs
 from pyspark_weir.errors import DataLoss, OptionError
 from pyspark_weir.gateway import GatewayAccess, GatewayClient, of_stream
 from pyspark_weir.jobs import replay
-from pyspark_weir.jobs.replay import FromArchive, FromGateway
-from pyspark_weir.jobs.replay_plan import EntrySelection, Replay, Targets
+from pyspark_weir.jobs.mirror import Targets
+from pyspark_weir.jobs.replay import EntrySelection, FromArchive, FromGateway, Replay
 from pyspark_weir.sink.keys import pairs_of
 from pyspark_weir.table.root import ArchiveRoot
 from tests.server import Server
@@ -133,12 +134,12 @@ def test_a_replay_that_was_killed_gives_the_same_bytes(
     tmp_path: Path,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """The driver dies with -9 in the middle of a slice, and the job is begun again; each stream is the same
-    as where it came from, to the byte: IDs, order, repeated names and bytes that are no text.
+    """The driver dies with -9 in the middle, and the job is begun again; each stream is the same as where it
+    came from, to the byte: IDs, order, repeated names and bytes that are no text.
     """
     command = [
         *("--from", archived.root, "--gateway", f"target={target.url}", "--job-id", "move", "--keep-ids"),
-        *("--rate", "4000", "--slice", "7000", "--json"),
+        *("--rate", "4000", "--json"),
     ]
     driver = Driver([*command, "--conf", _JVM], tmp_path)
     try:
@@ -167,16 +168,11 @@ def test_entries_with_new_ids_tell_their_old_ones(
         wanted=EntrySelection(streams=archived.streams[:2]),
         to=Targets.parse(["copy.{stream}"]),
         tasks=2,
-        slice_rows=10_000,
     )
     plan = replay.begin(state, source, target, asked)
-    steps = list(replay.run(spark, plan, source=source, target=target, state=state))
-    assert steps[-1].rows == plan.rows
-    again = replay.begin(state, source, target, asked)
-    assert again == plan
-    assert list(replay.run(spark, again, source=source, target=target, state=state)) == []
-    (tmp_path / "state" / "done.json").unlink()
-    assert list(replay.run(spark, again, source=source, target=target, state=state)) == steps
+    for _run in range(2):
+        replay.run(spark, plan, source=source, target=target, state=state)
+    assert replay.begin(state, source, target, asked) == structs.replace(plan, done=True)
     with GatewayClient(GatewayAccess("g0", archived.server.url)) as there, GatewayClient(target) as here:
         for stream in archived.streams[:2]:
             before = there.get(f"{of_stream(stream)}/entries", {"count": 10_000})["entries"]
@@ -188,18 +184,16 @@ def test_entries_with_new_ids_tell_their_old_ones(
 def test_a_time_range_of_a_gateway_is_replayed(
     spark: SparkSession, archived: Archived, target: GatewayAccess, tmp_path: Path
 ) -> None:
-    """Straight from one gateway to another, IDs kept; slice by slice, with progress."""
+    """Straight from one gateway to another, IDs kept."""
     stream = archived.streams[0]
     with GatewayClient(GatewayAccess("g0", archived.server.url)) as there:
         every = there.get(f"{of_stream(stream)}/entries", {"count": 10_000})["entries"]
     first, last = every[99]["id"], every[4_999]["id"]
     source = FromGateway(GatewayAccess("from", archived.server.url))
     wanted = EntrySelection(streams=(stream,), after=first, end=last)
-    asked = Replay(job="range", source=source.address, wanted=wanted, keep_ids=True, slice_rows=2_000)
+    asked = Replay(job="range", source=source.address, wanted=wanted, keep_ids=True)
     state = StateFolder.of(str(tmp_path / "state"))
-    plan = replay.plan_of(source, asked)
-    steps = list(replay.run(spark, plan, source=source, target=target, state=state))
-    assert [step.rows for step in steps] == [2_000, 4_000, 4_900]
+    replay.run(spark, replay.plan_of(source, asked), source=source, target=target, state=state)
     with GatewayClient(target) as here:
         found = here.get(f"{of_stream(stream)}/entries", {"count": 10_000})["entries"]
     assert found == every[100:5_000]

@@ -23,8 +23,7 @@ from pyspark_weir.cli.main import jobs
 from pyspark_weir.errors import ArchiveError, UnknownFeatureError
 from pyspark_weir.ids import EntryId
 from pyspark_weir.jobs.archived import ArchiveReader, entries
-from pyspark_weir.jobs.replay import FromArchive, plan_of
-from pyspark_weir.jobs.replay_plan import Replay
+from pyspark_weir.jobs.replay import FromArchive, Replay, plan_of
 from pyspark_weir.table import deletions
 from pyspark_weir.table.cleaning import open_repaired
 from pyspark_weir.table.compaction import CompactionRules, compact
