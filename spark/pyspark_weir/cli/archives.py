@@ -265,7 +265,7 @@ def _summary(report: "VerifyReport", *, deep: bool) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompactArguments(arguments.RootArguments, arguments.SparkArguments):
+class CompactArguments(arguments.RootArguments):
     """Which files are merged."""
 
     target_mb: Annotated[int, typer.Option("--target-mb", min=1, help="target size of files, in MiB")] = (
@@ -275,7 +275,6 @@ class CompactArguments(arguments.RootArguments, arguments.SparkArguments):
         bool, typer.Option("--add-checksums", help="write files of an older version anew, which have none")
     ] = False
     dry_run: Annotated[bool, typer.Option("--dry-run", help="only show what would be merged")] = False
-    on_spark: Annotated[bool, typer.Option("--spark", help="merge in tasks of Spark")] = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -298,8 +297,7 @@ class VacuumArguments(arguments.RootArguments):
 def compact(options: CompactArguments) -> None:
     """Merge small files of a day into large ones; readers see all entries at any time, each once.
 
-    In this process, or in tasks of Spark with --spark, --master or --conf. It may run beside the archive job,
-    and may be killed at any time. Replaced files stay until `vacuum`.
+    It may run beside the archive job, and may be killed at any time. Replaced files stay until `vacuum`.
     """
     from pyspark_weir import clock
     from pyspark_weir.errors import ArchiveLockedError
@@ -315,14 +313,8 @@ def compact(options: CompactArguments) -> None:
         rows = [{"date": one.day, "files": len(one.files), "bytes": one.size} for one in found]
         output.rows(rows, ("date", "files", "bytes"), as_json=options.as_json)
         return
-    rewrite = None
-    if options.on_spark or options.master or options.conf:
-        from pyspark_weir.jobs.compact import rewrite_on
-        from pyspark_weir.session import open_session
-
-        rewrite = rewrite_on(open_session(options.session("compact")), table.root, rules)
     removed = added = 0
-    for done in merged(table, rules, rewrite):
+    for done in merged(table, rules):
         removed += len(done.removed)
         added += len(done.added)
         if options.as_json:

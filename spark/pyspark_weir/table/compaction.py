@@ -9,7 +9,7 @@ once may merge the same files: the second commit is refused, and that one begins
 A batch that commits meanwhile changes nothing: it only adds files.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
 from itertools import groupby
@@ -107,26 +107,18 @@ def _sets(files: Sequence[DataFile], memory_bytes: int) -> Iterator[tuple[DataFi
     yield tuple(chosen)
 
 
-Rewritten = tuple[DataFile, ...]
-# Rewrites some sets, and gives each with its new files as soon as these are on disk, or with what is wrong.
-Rewrite = Callable[[Sequence[Merge]], Iterable[tuple[Merge, Rewritten | ArchiveDamagedError]]]
-
-
-def compact(table: ArchiveTable, rules: CompactionRules, rewrite: Rewrite | None = None) -> Iterator[Merged]:
-    """Merge small files until there are none left to merge; each step is done when it is yielded. `rewrite`
-    does the work, in this process by default.
+def compact(table: ArchiveTable, rules: CompactionRules) -> Iterator[Merged]:
+    """Merge small files until there are none left to merge; each step is done when it is yielded.
 
     Raises ArchiveDamagedError where a file is not as it was committed, CommitConflictError where another
     compaction is faster each time.
     """
-    chosen_rewrite = rewrite or (lambda some: ((one, try_rewrite(table.root, one, rules)) for one in some))
     lost = 0
     table.refresh()
     while chosen := merges(table.files(), rules, table.columns):
-        for one, added in chosen_rewrite(chosen):
+        for one in chosen:
             try:
-                if isinstance(added, ArchiveDamagedError):
-                    raise added
+                added = rewrite(table.root, one, rules)
                 table.replace(one.files, added)
             except (CommitConflictError, ArchiveDamagedError):
                 # Another compaction has replaced these files, and vacuum may have deleted them since.
@@ -145,16 +137,10 @@ def _is_replaced(table: ArchiveTable, one: Merge) -> bool:
     return any(file.path not in live for file in one.files)
 
 
-def try_rewrite(root: ArchiveRoot, one: Merge, rules: CompactionRules) -> Rewritten | ArchiveDamagedError:
-    """Write the rows of a set into new files, which the disk holds then; no commit names them yet."""
-    try:
-        return rewrite(root, one, rules)
-    except ArchiveDamagedError as error:
-        return error
-
-
-def rewrite(root: ArchiveRoot, one: Merge, rules: CompactionRules) -> Rewritten:
-    """The same. Raises ArchiveDamagedError."""
+def rewrite(root: ArchiveRoot, one: Merge, rules: CompactionRules) -> tuple[DataFile, ...]:
+    """Write the rows of a set into new files, which the disk holds then; no commit names them yet. Raises
+    ArchiveDamagedError.
+    """
     added = _merge(root, one, rules) if one.files[0].is_ours else _sort(root, one, rules)
     root.sync([file.path for file in added])
     for file in added:
