@@ -377,7 +377,7 @@ class LiveEntries(msgspec.Struct, gc=False, eq=False):
 
     def nodes_of(self, run: Run) -> Sequence[SealedNode]:
         """The nodes that are left of a run: the one place that looks inside. Raises NotInMemoryError in a
-        turn that may wait, EngineError where the disk does not give them.
+        look that waits, EngineError where the disk does not give them.
         """
         return self.node_cache.runs.nodes_of(run)
 

@@ -19,7 +19,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from struct import Struct
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 from zlib import crc32
 
 import msgspec
@@ -29,6 +29,8 @@ from engine import entries, errors, ids
 from engine.ids import ID_BYTES
 from engine.nodes import SealedNode, Text, last_live_place, live_place
 from engine.remedies import PASSING, explain
+
+T = TypeVar("T")
 
 # Nodes of a run, and its bytes in the file: what one look into it reads.
 RUN_NODES_MAX: Final = 64
@@ -286,12 +288,10 @@ class NotInMemoryError(Exception):
 class LoadedRun:
     """The nodes of a run as they are in the file, and what was left of them when it was last asked."""
 
-    __slots__ = ("_changed", "_left", "_nodes", "_run", "first", "length")
+    __slots__ = ("_changed", "_left", "_nodes", "_run", "length")
 
-    def __init__(self, nodes: Sequence[SealedNode], first: int, length: int) -> None:
+    def __init__(self, nodes: Sequence[SealedNode], length: int) -> None:
         self._nodes = nodes
-        # The first ID of the run in its stream.
-        self.first = first
         self.length = length
         self._run: Run | None = None
         self._left: Sequence[SealedNode] = ()
@@ -328,11 +328,8 @@ class LoadedRun:
 HeldRuns: TypeAlias = dict[Place, LoadedRun | errors.EngineError]
 
 
-_NOTHING: Final[HeldRuns] = {}
-
-
-def _never() -> bool:
-    return False
+# What is held where nothing looks into runs.
+NOTHING_HELD: Final[HeldRuns] = {}
 
 
 class RunFile(msgspec.Struct):
@@ -370,8 +367,8 @@ class Runs:
         self.reads_in_turns = self.reads = 0
         self._loaded: OrderedDict[Place, LoadedRun] = OrderedDict()
         self._loaded_bytes = 0
-        self._held: HeldRuns = _NOTHING
-        self._may_wait: Callable[[], bool] = _never
+        self._held: HeldRuns = NOTHING_HELD
+        self._waits = False
 
     @property
     def stored_bytes(self) -> int:
@@ -403,21 +400,21 @@ class Runs:
         self.files.clear()
         self.damaged.clear()
 
-    def begin_turn(self, held: HeldRuns, may_wait: Callable[[], bool]) -> None:
-        """Let what is looked at from here on stay in `held`. Where it `may_wait`, what is missing is not
-        read.
+    def look(self, held: HeldRuns, look: Callable[[], T], *, waits: bool) -> T:
+        """What `look` returns; all that it looks into stays in `held`. Where it `waits`, what is missing is
+        not read: it raises NotInMemoryError.
         """
-        self._held, self._may_wait = held, may_wait
-
-    def end_turn(self) -> None:
-        """Hold nothing any more."""
-        self._held, self._may_wait = _NOTHING, _never
+        self._held, self._waits = held, waits
+        try:
+            return look()
+        finally:
+            self._held, self._waits = NOTHING_HELD, False
 
     def expect(self, runs: Iterable[Run]) -> None:
         """Raise NotInMemoryError for all that will be looked into and have to be waited for, so that the disk
         is asked once.
         """
-        if self._may_wait():
+        if self._waits:
             missing = [run for run in runs if not self.has(run)]
             if missing:
                 raise NotInMemoryError(missing)
@@ -426,7 +423,7 @@ class Runs:
         """The same for one of many in a row: with it, as many of the `further` ones as there were before it,
         so that a long row is not begun anew for each.
         """
-        if self._may_wait() and not self.has(run):
+        if self._waits and not self.has(run):
             ahead = islice(further, len(self._held))
             missing = [each for each in ahead if isinstance(each, Run) and not self.has(each)]
             raise NotInMemoryError([run, *missing])
@@ -436,7 +433,7 @@ class Runs:
         return run.place in self._held or run.place in self._loaded
 
     def nodes_of(self, run: Run) -> Sequence[SealedNode]:
-        """The nodes that are left of a run. Raises NotInMemoryError in a turn that may wait, EngineError
+        """The nodes that are left of a run. Raises NotInMemoryError in a look that waits, EngineError
         where the disk does not give them.
         """
         return self._look(run).of(run)
@@ -446,7 +443,7 @@ class Runs:
         return self._look(run).without(run, floor, gone)
 
     def gives(self, run: Run) -> bool:
-        """Whether the disk gives the run. Raises NotInMemoryError in a turn that may wait."""
+        """Whether the disk gives the run. Raises NotInMemoryError in a look that waits."""
         try:
             self._look(run)
         except errors.EngineError as refusal:
@@ -465,7 +462,7 @@ class Runs:
         loaded = self._loaded.get(place)
         if loaded is not None:
             self._loaded.move_to_end(place)
-        elif self._may_wait():
+        elif self._waits:
             raise NotInMemoryError((run,))
         elif place in self.damaged:
             raise refuse(run)
@@ -475,7 +472,7 @@ class Runs:
             loaded = self.keep(run, parse(run, self.read))
             if loaded is None:
                 raise refuse(run)
-        if self._held is not _NOTHING:
+        if self._held is not NOTHING_HELD:
             self._held[place] = loaded
         return loaded
 
@@ -526,7 +523,7 @@ def unreadable(error: OSError) -> DamagedRunError:
 def verify(run: Run, content: bytes) -> LoadedRun | DamagedRunError:
     """What was read, each byte verified. May be called from any thread."""
     try:
-        return LoadedRun(read_run(content, run.checksum), run.first, run.length)
+        return LoadedRun(read_run(content, run.checksum), run.length)
     except DamagedRunError as error:
         return error
 

@@ -5,8 +5,9 @@ Must never know: which entries are pending, callers, the time.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from engine import ids
 from engine.live_entries import LiveEntries
 from engine.nodes import Node, live_place
 from engine.runs import Run
@@ -17,18 +18,30 @@ class TrimPlan(NamedTuple):
 
     `removed` is the number of entries, `scanned` how many were looked at. With `resume_at`, everything below
     that ID stays, and the rest has not been looked at.
+
+    One that begins with `added` entries, which are to come before it, may end with an `open_at`: from that ID
+    on it depends on them. Once they are there, another one begins with it, and goes on from there.
     """
 
-    cut: int
-    ids: Sequence[int]
-    removed: int
+    cut: int = 0
+    ids: Sequence[int] = ()
+    removed: int = 0
     scanned: int = 0
     resume_at: int | None = None
+    open_at: int | None = None
+    added: int = 0
+
+
+NOTHING_PLANNED: Final = TrimPlan()
 
 
 class RemovalLimits(NamedTuple):
-    """Limits of one planned removal: entries removed, exactly, and entries looked at, about."""
+    """Limits of one planned removal: the highest ID of the nodes; entries in whole nodes (0 is none); entries
+    removed, exactly, and entries looked at, about.
+    """
 
+    upto: int
+    limit: int
     removed_max: int
     scanned_max: int
 
@@ -41,14 +54,16 @@ def plan_cut(
     approx: bool,
     limit: int,
     whole_runs: bool = False,
+    begun: TrimPlan = NOTHING_PLANNED,
 ) -> TrimPlan:
     """What a trim that keeps references removes. Walks over whole nodes from the head, as Redis does.
 
     `limit` 0 is none. With `approx` no node is split, not even for the limit; without, the limit is met
     exactly. With `whole_runs` and `approx` no run is looked into.
     """
-    length, removed, cut = stream.length, 0, 0
-    if maxlen == length - 1 and not approx:
+    added, removed, cut = begun.added, begun.removed, begun.cut
+    length = stream.length + added - removed
+    if maxlen == length - 1 and not approx and not removed and stream.length:
         # One entry too many: the common case, each append to a stream with MAXLEN.
         return TrimPlan(stream.first_id + 1, (), 1)
 
@@ -56,10 +71,12 @@ def plan_cut(
         fits = length - part.live >= maxlen if maxlen is not None else part.last < (minid or 0)
         return fits and not (limit and removed + part.live > limit)
 
-    for node in _parts(stream, lambda run: whole_runs or is_whole(run)):
+    for node in _parts(stream, lambda run: whole_runs or is_whole(run), begun.open_at or 0):
         live = node.live
         if maxlen is not None and length <= maxlen:
             break
+        if added and node is stream.open:
+            return TrimPlan(cut, (), removed, open_at=node.first)
         if is_whole(node):
             length, removed, cut = length - live, removed + live, node.last + 1
             continue
@@ -67,12 +84,20 @@ def plan_cut(
             count = stream.live_before(node, minid or 0) if maxlen is None else length - maxlen
             return _cut_inside(stream, node, min(count, limit - removed) if limit else count, removed, cut)
         break
+    else:
+        return TrimPlan(cut, (), removed, open_at=_end(stream) if added else None)
     return TrimPlan(cut, (), removed)
 
 
-def _parts(stream: LiveEntries, is_whole: Callable[[Run], bool]) -> Iterator[Node | Run]:
+def _end(stream: LiveEntries) -> int:
+    """Where the open node is to begin, or beyond."""
+    last = stream.nodes.last()
+    return last[1].last + 1 if last else ids.ID_MIN
+
+
+def _parts(stream: LiveEntries, is_whole: Callable[[Run], bool], start: int = 0) -> Iterator[Node | Run]:
     """The nodes upwards; a run as one where that is enough."""
-    for part in stream.parts_from():
+    for part in stream.parts_from(start):
         if isinstance(part, Run) and not is_whole(part):
             yield from stream.nodes_of(part)
         else:
@@ -114,21 +139,22 @@ def plan_removal(
     *,
     maxlen: int | None,
     minid: int | None,
-    limit: int,
-    within: tuple[int, int],
     limits: RemovalLimits,
     kept: Callable[[Sequence[int]], Collection[int]],
+    begun: TrimPlan = NOTHING_PLANNED,
 ) -> TrimPlan:
-    """What a trim that respects references removes, entry by entry, from the nodes with IDs in `within`.
+    """What a trim that respects references removes, entry by entry.
 
-    `kept` returns those of a node's IDs that must stay. `limit` 0 is none.
+    `kept` returns those of a node's IDs that must stay.
     """
-    start, upto = within
-    length, gone, scanned = stream.length, list[int](), 0
-    for node in stream.nodes_from(start):
+    gone, scanned, limit, added = [*begun.ids], begun.scanned, limits.limit, begun.added
+    length = stream.length + added - len(gone)
+    for node in stream.nodes_from(begun.open_at or 0):
         live = node.live
-        if node.first > upto or (maxlen is not None and length <= maxlen):
+        if node.first > limits.upto or (maxlen is not None and length <= maxlen):
             break
+        if added and node is stream.open:
+            return TrimPlan(0, gone, len(gone), scanned, open_at=node.first)
         if limit and len(gone) + live > limit:
             break
         if scanned >= limits.scanned_max:
@@ -147,4 +173,6 @@ def plan_removal(
                 length -= 1
         if not eligible:
             break
+    else:
+        return TrimPlan(0, gone, len(gone), scanned, open_at=_end(stream) if added else None)
     return TrimPlan(0, gone, len(gone), scanned)

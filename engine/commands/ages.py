@@ -6,6 +6,7 @@ Must never know: readers, what is pending.
 An entry's age is the time since the milliseconds of its ID: one with an explicit ID is as old as that says.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 from engine.commands.dead_letters import (
@@ -14,6 +15,7 @@ from engine.commands.dead_letters import (
     TURN_LETTERS_MAX,
     Dead,
     append_letters,
+    fit_letters,
     oldest_delivered,
     refuse_letters,
 )
@@ -27,46 +29,36 @@ from engine.pending_states import PendingState
 _UNREAD: Final = PendingState(None, 0, 0)
 
 
-def expire_unread(turn: Turn, name: str, key: Key, group_name: str) -> bool:
-    """Acknowledge new entries that are too old, some in one turn; whether there are more of them. Where the
-    dead-letter stream takes none they are delivered.
+def select_expired(turn: Turn, name: str, key: Key, group_name: str) -> tuple[Sequence[Dead], int, bool]:
+    """New entries that are too old, some in one turn; the ID behind which the group is without them; and
+    whether there are more of them. Where the dead-letter stream takes none they are delivered.
     """
     group = key.groups[group_name]
+    last = group.last_delivered_id
     if not has_expired(turn, key, group):
-        return False
-    target = group.policy.dead_letter_stream
+        return (), last, False
+    oldest, target = oldest_delivered(turn.now_ms, group), group.policy.dead_letter_stream
     if target is not None and (refusal := refuse_letters(turn, target)) is not None:
         turn.letters_refused.append((name, group_name, target, refusal.detail))
-        return False
-    most = TURN_LETTERS_MAX - sum(count for _, _, count in turn.expired)
-    if most > 0:
-        stream, last = key.stream, group.last_delivered_id
-        old = [Dead(entry_id, text, _UNREAD, EXPIRED) for entry_id, text in _old(turn, key, group, most)]
-        gone = append_letters(turn, name, group_name, old)
-        if gone:
-            turn.move_group(
-                name, group_name, gone[-1], entries_read_after_run(stream, last, group.entries_read, gone)
-            )
-    return has_expired(turn, key, group)
+        return (), last, False
+    most = TURN_LETTERS_MAX - turn.expired_count
+    if most <= 0:
+        return (), last, True
+    stream = key.stream
+    rows = stream.after(last, most, TURN_LETTERS_BYTES_MAX, up_to_damage=True)
+    dead = [Dead(entry_id, text, _UNREAD, EXPIRED) for entry_id, text in rows if entry_id < oldest]
+    old = fit_letters(turn, name, group_name, dead)
+    upto = old[-1].id if old else last
+    return old, upto, stream.last_live_id > upto and stream.live_from(upto + 1) < oldest
 
 
-def look_at_unread(turn: Turn, key: Key, group: Group) -> int:
-    """Look into the runs in which unread entries are too old; the ID behind which those are that may be
-    delivered.
-    """
-    target = group.policy.dead_letter_stream
-    refused = target is not None and refuse_letters(turn, target) is not None
-    if refused or not has_expired(turn, key, group):
-        return group.last_delivered_id
-    old = _old(turn, key, group, TURN_LETTERS_MAX)
-    return old[-1][0] if old else group.last_delivered_id
-
-
-def _old(look: Look, key: Key, group: Group, most: int) -> list[tuple[int, bytes]]:
-    """Unread entries that are too old, some."""
-    oldest = oldest_delivered(look.now_ms, group)
-    rows = key.stream.after(group.last_delivered_id, most, TURN_LETTERS_BYTES_MAX, up_to_damage=True)
-    return [row for row in rows if row[0] < oldest]
+def expire(turn: Turn, name: str, key: Key, group_name: str, old: Sequence[Dead]) -> None:
+    """Acknowledge these new entries."""
+    group = key.groups[group_name]
+    gone = append_letters(turn, name, group_name, old)
+    if gone:
+        read = entries_read_after_run(key.stream, group.last_delivered_id, group.entries_read, gone)
+        turn.move_group(name, group_name, gone[-1], read)
 
 
 def has_expired(look: Look, key: Key, group: Group) -> bool:

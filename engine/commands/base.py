@@ -81,10 +81,6 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
         """
         return _STREAM_US * len(self.named_streams() or ())
 
-    def may_look(self) -> bool:
-        """Whether it may look at entries that are stored."""
-        return True
-
     def grown_streams(self, keyspace: Keyspace, quota: Quota) -> Sequence[str]:
         """The streams of the quota that it may create, or add to."""
         if self.memory_need(keyspace) is not MemoryNeed.ADDS:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from engine import entries, errors, ids, rows
-from engine.commands.turn import Look, Turn
+from engine.commands.turn import Turn
 from engine.errors import EngineError
 from engine.groups import Group
 from engine.pending_states import PendingState
@@ -62,29 +62,21 @@ def why_dead(
     would be one too many. None where it is delivered; also where the dead-letter stream takes none: `names`
     are the group's stream and its own, to say so.
     """
-    reason = reason_to_end(turn, group, entry_id, delivery_count, at_any_age=at_any_age)
-    target = group.policy.dead_letter_stream
+    policy = group.policy
+    target, reason = policy.dead_letter_stream, None
+    if not at_any_age and entry_id < oldest_delivered(turn.now_ms, group):
+        reason = EXPIRED
+    elif target is not None and policy.max_deliveries is not None and delivery_count > policy.max_deliveries:
+        reason = TOO_MANY
     if reason is None or target is None or (refusal := refuse_letters(turn, target)) is None:
         return reason
     turn.letters_refused.append((*names, target, refusal.detail))
     return None
 
 
-def reason_to_end(
-    look: Look, group: Group, entry_id: int, delivery_count: int, *, at_any_age: bool = False
-) -> str | None:
-    """The same, whether the dead-letter stream takes it or not."""
-    policy = group.policy
-    if not at_any_age and entry_id < oldest_delivered(look.now_ms, group):
-        return EXPIRED
-    if policy.dead_letter_stream is None or policy.max_deliveries is None:
-        return None
-    return TOO_MANY if delivery_count > policy.max_deliveries else None
-
-
 def refuse_letters(turn: Turn, target: str) -> EngineError | None:
     """Why the stream takes no dead letters: there is no memory, it cannot be made, has no IDs
-    left, or is closed.
+    left, or is closed. One whose time is over is made anew.
     """
     keyspace, memory = turn.keyspace, turn.keyspace.memory
     if memory.is_over:
@@ -92,24 +84,47 @@ def refuse_letters(turn: Turn, target: str) -> EngineError | None:
         return errors.memory_full(memory.used_bytes, memory.bytes_max)
     key = keyspace.find(target)
     if key is None:
-        streams_max = keyspace.caps.streams_max
-        return errors.too_many_streams(streams_max) if len(keyspace.keys) >= streams_max else None
+        streams_max, taken = (
+            keyspace.caps.streams_max,
+            keyspace.names_taken + len(turn.letters_made - {target}),
+        )
+        return errors.too_many_streams(streams_max) if taken >= streams_max else None
+    if keyspace.has_expired(key, turn.now_ms):
+        return None
     if ids.ms_of(key.stream.last_id) >= ids.MS_MAX:
         return errors.stream_exhausted()
     return turn.refuse_entries(target, key)
 
 
-def move_to_dead_letters(turn: Turn, stream: str, group_name: str, dead: Sequence[Dead]) -> list[int]:
-    """Append entries to the group's dead-letter stream, if it has one, and settle them; which of them, as far
-    as the turn has room.
+def fit_letters(turn: Turn, stream: str, group_name: str, dead: Sequence[Dead]) -> Sequence[Dead]:
+    """The first of these entries, as many as the turn has room for; one always has. Without a dead-letter
+    stream there is room for all.
     """
+    target = turn.keyspace.keys[stream].groups[group_name].policy.dead_letter_stream
+    if target is not None and dead:
+        if turn.keyspace.find(target) is None:
+            turn.letters_made.add(target)
+        before = turn.letters_bytes
+        told_bytes = len(stream.encode()) + len(group_name.encode()) + _TOLD_BYTES
+        for place, letter in enumerate(dead):
+            owner = letter.pending.consumer
+            turn.letters_bytes += len(letter.text) + told_bytes + (len(owner.name.encode()) if owner else 0)
+            if turn.letters_bytes > TURN_LETTERS_BYTES_MAX and (place or before):
+                dead = dead[:place]
+                break
+    turn.expired_count += sum(letter.reason is EXPIRED for letter in dead)
+    return dead
+
+
+def move_to_dead_letters(turn: Turn, stream: str, group_name: str, dead: Sequence[Dead]) -> list[int]:
+    """Append entries that were selected to the group's dead-letter stream, if it has one, and settle them."""
     moved = append_letters(turn, stream, group_name, dead)
     turn.settle(stream, group_name, moved)
     return moved
 
 
 def append_letters(turn: Turn, stream: str, group_name: str, dead: Sequence[Dead]) -> list[int]:
-    """The same, but nothing is settled. Without a dead-letter stream there is room for all."""
+    """The same, but nothing is settled."""
     if not dead:
         return []
     target = turn.keyspace.keys[stream].groups[group_name].policy.dead_letter_stream
@@ -117,12 +132,6 @@ def append_letters(turn: Turn, stream: str, group_name: str, dead: Sequence[Dead
         turn.expired.append((stream, group_name, len(dead)))
         return [letter.id for letter in dead]
     turn.expire(target)
-    if (refusal := refuse_letters(turn, target)) is not None:
-        turn.letters_refused += [(stream, group_name, target, refusal.detail)] * len(dead)
-        return []
-    dead = _fitting(turn, dead, len(stream.encode()) + len(group_name.encode()) + _TOLD_BYTES)
-    if not dead:
-        return []
     key = turn.keyspace.find(target) or turn.create_stream(target)
     now_ms = max(turn.now_ms, turn.keyspace.floor_ms + 1)
     first = max(ids.make(now_ms, 0), key.stream.last_id + 1)
@@ -136,16 +145,6 @@ def append_letters(turn: Turn, stream: str, group_name: str, dead: Sequence[Dead
     if expired:
         turn.expired.append((stream, group_name, expired))
     return [letter.id for letter in dead]
-
-
-def _fitting(turn: Turn, dead: Sequence[Dead], told_bytes: int) -> Sequence[Dead]:
-    """The first of them, as many as the turn still has room for; one always has."""
-    for place, letter in enumerate(dead):
-        owner = letter.pending.consumer
-        turn.letters_bytes += len(letter.text) + told_bytes + (len(owner.name.encode()) if owner else 0)
-        if turn.letters_bytes > TURN_LETTERS_BYTES_MAX and (place or turn.dead_lettered):
-            return dead[:place]
-    return dead
 
 
 def _body(stream: str, group: str, letter: Dead) -> bytes:

@@ -20,7 +20,7 @@ from engine.commands.durable_commands import (
 from engine.commands.entries import PreparedEntries, expect_open, prepare_checked, store
 from engine.commands.expiring import TIME_MS_MAX
 from engine.commands.keys import COPY_COST_MAX
-from engine.commands.registry import runs
+from engine.commands.registry import Steps, runs
 from engine.commands.turn import TURN_ENTRIES_MAX, Turn
 from engine.copying import copy_cost, texts_to_fork
 from engine.errors import EngineError
@@ -63,7 +63,7 @@ class _Origin(NamedTuple):
 
 
 @runs(CreateDurable)
-def create_durable(turn: Turn, command: CreateDurable) -> DurableCreated:
+def create_durable(turn: Turn, command: CreateDurable) -> Steps[DurableCreated]:
     stream = command.stream
     key = turn.keyspace.find(stream)
     if key is not None:
@@ -74,6 +74,7 @@ def create_durable(turn: Turn, command: CreateDurable) -> DurableCreated:
     turn.expect_room(1)
     origin = None if command.fork is None else _origin(turn, command, command.fork)
     media, ttl_ms, expires_at_ms = _lifetime(turn, command, origin)
+    yield
     key = _begin(turn, stream, command.fork, origin)
     turn.emit(SetMedia(stream, media, ttl_ms, command.config))
     if origin is not None:

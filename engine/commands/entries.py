@@ -12,16 +12,17 @@ from msgspec.structs import replace
 from engine import entries, errors, ids, rows
 from engine.commands import types, weir_commands
 from engine.commands.references import (
+    Trimming,
+    emit_trim,
     find_referenced,
-    look_before_trim,
+    first_kept,
     references_of,
     remove_references,
-    trim,
-    trim_in_turns,
+    select_trim,
 )
-from engine.commands.registry import runs
-from engine.commands.retention import enforce
-from engine.commands.turn import Turn, Unfinished
+from engine.commands.registry import Steps, runs
+from engine.commands.retention import select_retention
+from engine.commands.turn import Turn, Unfinished, removal_of
 from engine.dedup import ANSWERS
 from engine.keyspace import Key
 from engine.parts.closing import Closed
@@ -31,7 +32,6 @@ from engine.records import (
     ConfigureProducerKeys,
     RememberAnswer,
     RememberProducerKey,
-    Remove,
     RepeatProducerKey,
     SetCounters,
 )
@@ -42,18 +42,27 @@ deleted, absent, kept = 1, -1, 2
 
 class PreparedEntries(NamedTuple):
     """An append that nothing can refuse any more. `auto_ms`: the latest time of an ID that it was given, or
-    -1 where the client named them.
+    -1 where the client named them. `trimming`: what its trim does to what is in files.
     """
 
     command: types.XAdd
     ids: Sequence[int]
     auto_ms: int
+    trimming: Trimming | None = None
+
+
+class Repeated(NamedTuple):
+    """The answer of the first time, and the record where repetitions are counted."""
+
+    added: Added
+    record: RepeatProducerKey | None = None
 
 
 @runs(types.XAdd)
-def xadd(turn: Turn, command: types.XAdd) -> Added | None:
+def xadd(turn: Turn, command: types.XAdd) -> Steps[Added | None]:
     prepared = prepare(turn, command)
-    return store(turn, prepared) if isinstance(prepared, PreparedEntries) else prepared
+    yield
+    return None if prepared is None else store(turn, prepared)
 
 
 @runs(weir_commands.AddEach)
@@ -98,8 +107,8 @@ def check_bodies(key: Key, bodies: Sequence[bytes]) -> None:
         raise refusal
 
 
-def prepare(turn: Turn, command: types.XAdd) -> PreparedEntries | Added | None:
-    """Check everything. `Added` is the answer of the first time, None the one of a stream not to be made."""
+def prepare(turn: Turn, command: types.XAdd) -> PreparedEntries | Repeated | None:
+    """Check everything. None: the stream is not to be made."""
     if 0 in command.ids:
         raise errors.id_is_zero()
     key = turn.keyspace.find(command.stream)
@@ -110,7 +119,7 @@ def prepare(turn: Turn, command: types.XAdd) -> PreparedEntries | Added | None:
     return prepare_checked(turn, key, command)
 
 
-def prepare_checked(turn: Turn, key: Key | None, command: types.XAdd) -> PreparedEntries | Added:
+def prepare_checked(turn: Turn, key: Key | None, command: types.XAdd) -> PreparedEntries | Repeated:
     """The same, of entries that the stream takes."""
     # A repeated request is answered as the first time, although that has moved the last ID.
     repeated = _repeated(turn, key, command)
@@ -118,31 +127,34 @@ def prepare_checked(turn: Turn, key: Key | None, command: types.XAdd) -> Prepare
         return repeated
     expect_open(turn, command.stream, key)
     expect_last_id(key, command.expected_last_id)
-    return PreparedEntries(command, *_new_ids(turn, key, command))
+    given, trimming = _new_ids(turn, key, command), None
+    if command.trim is not None and key is not None and key.stream.nodes.runs:
+        trimming = select_trim(turn, command.stream, command.trim, added=len(given[0]))
+    return PreparedEntries(command, *given, trimming)
 
 
-def store(turn: Turn, prepared: PreparedEntries) -> Added:
+def store(turn: Turn, prepared: PreparedEntries | Repeated) -> Added:
     """Append what was prepared, in the same turn; then trim, and keep what the retention keeps."""
-    command, new_ids, auto_ms = prepared
-    look_before_storing(turn, prepared)
+    if isinstance(prepared, Repeated):
+        if prepared.record is not None:
+            turn.emit(prepared.record)
+        return prepared.added
+    command, new_ids, auto_ms, trimming = prepared
     key = turn.keyspace.find(command.stream) or turn.create_stream(command.stream)
     turn.emit(Append(command.stream, _texts(new_ids, command.bodies), new_ids))
     turn.auto_ms = max(turn.auto_ms, auto_ms)
     _remember(turn, command, new_ids)
-    trimmed = Trimmed(0) if command.trim is None else trim(turn, command.stream, command.trim)
+    trimmed = Trimmed(0)
+    if command.trim is not None:
+        trimmed = emit_trim(turn, command.stream, command.trim, trimming)
     kept = kept_of(key).retention
     if kept.max_len is not None or kept.max_bytes is not None:
-        enforce(turn, command.stream, exact=False)
+        # Of whole nodes: that costs next to nothing beside an append.
+        cut = select_retention(turn, command.stream, exact=False)
+        if cut is not None:
+            turn.emit(cut)
     turn.signal(command.stream)
     return Added(new_ids, trimmed=trimmed.deleted, pending_affected=trimmed.pending_affected)
-
-
-def look_before_storing(turn: Turn, prepared: PreparedEntries) -> None:
-    """Look into the runs that the trim will look into."""
-    command = prepared.command
-    key = None if command.trim is None else turn.keyspace.find(command.stream)
-    if key is not None and command.trim is not None and key.stream.nodes.runs:
-        look_before_trim(turn, key, command.trim, len(prepared.ids))
 
 
 def expect_open(turn: Turn, stream: str, key: Key | None, *, for_good: bool = False) -> None:
@@ -160,7 +172,7 @@ def expect_last_id(key: Key | None, expected: int | None) -> None:
         raise errors.last_id_mismatch(ids.format(last_id))
 
 
-def _repeated(turn: Turn, key: Key | None, command: types.XAdd) -> Added | None:
+def _repeated(turn: Turn, key: Key | None, command: types.XAdd) -> Repeated | None:
     """The answer of the first time, if these entries were stored already."""
     if key is None:
         return None
@@ -169,13 +181,12 @@ def _repeated(turn: Turn, key: Key | None, command: types.XAdd) -> Added | None:
         if answer is not None:
             if answer.digest != command.idempotency.digest:
                 raise errors.idempotency_mismatch()
-            return Added(answer.ids, duplicate=True)
+            return Repeated(Added(answer.ids, duplicate=True))
     if command.producer_key is not None:
         given = command.producer_key
         first = key.idempotency_table.find(given.producer, given.key, turn.now_ms)
         if first is not None:
-            turn.emit(RepeatProducerKey(command.stream))
-            return Added((first,), duplicate=True)
+            return Repeated(Added((first,), duplicate=True), RepeatProducerKey(command.stream))
     return None
 
 
@@ -274,53 +285,70 @@ def xrange(turn: Turn, command: types.XRange) -> Entries | None:
 
 
 @runs(types.XDel)
-def xdel(turn: Turn, command: types.XDel) -> int:
+def xdel(turn: Turn, command: types.XDel) -> Steps[int]:
     key = turn.keyspace.find(command.stream)
-    if key is None:
+    gone = [] if key is None else list(key.stream.find_to_remove(command.ids))
+    if key is None or not gone:
         return 0
-    gone = list(key.stream.find_to_remove(command.ids))
-    if gone:
-        turn.emit(Remove(command.stream, gone, tombstone=True))
+    removal = removal_of(command.stream, key.stream, gone, tombstone=True)
+    yield
+    turn.emit(removal)
     return len(gone)
 
 
 @runs(types.XDelEx)
-def xdelex(turn: Turn, command: types.XDelEx) -> Deletions:
+def xdelex(turn: Turn, command: types.XDelEx) -> Steps[Deletions]:
     key = turn.keyspace.find(command.stream)
     if key is None:
         return Deletions([absent] * len(command.ids))
-    wanted = command.ids
-    ask_references(turn, key, wanted, command.refs)
-    return Deletions(delete_each(turn, command.stream, key, wanted, command.refs))
+    return Deletions((yield from delete_each(turn, command, key, command.ids)))
 
 
-def ask_references(turn: Turn, key: Key, wanted: Sequence[int], refs: types.Refs) -> None:
-    """Refuse to delete where more references would go than the turn has room for."""
+def delete_each(
+    turn: Turn,
+    command: types.XDelEx | types.XAckDel,
+    key: Key,
+    wanted: Sequence[int],
+    settling: str | None = None,
+) -> Steps[list[int]]:
+    """Delete entries with regard to their references, once a group has settled all of them; return the result
+    of each. Refused where more references would go than the turn has room for.
+    """
+    stream, refs, ordered = command.stream, command.refs, sorted(set(wanted))
     if refs is types.Refs.DELETE:
-        turn.ask_room(references_of(key, sorted(set(wanted))))
-
-
-def delete_each(turn: Turn, stream: str, key: Key, wanted: Sequence[int], refs: types.Refs) -> list[int]:
-    """Delete entries with regard to their references; return the result of each."""
-    ordered = sorted(set(wanted))
-    staying = find_referenced(key, ordered) if refs is types.Refs.ACKED else set[int]()
-    going = (entry_id for entry_id in ordered if entry_id not in staying)
-    gone = list(key.stream.find_to_remove(going))
+        turn.ask_room(references_of(key, ordered))
+    staying = find_referenced(key, ordered, settling) if refs is types.Refs.ACKED else set[int]()
+    gone = list(key.stream.find_to_remove(each for each in ordered if each not in staying))
+    removal = removal_of(stream, key.stream, gone, tombstone=True)
+    yield
+    if settling is not None:
+        turn.settle(stream, settling, list(wanted))
     if refs is types.Refs.DELETE:
         # Those of entries that are not there too.
         remove_references(turn, stream, ordered)
     if gone:
-        turn.emit(Remove(stream, gone, tombstone=True))
+        turn.emit(removal)
     # An ID that is named again was deleted by its first mention.
     left = dict.fromkeys(gone, deleted)
     return [kept if entry_id in staying else left.pop(entry_id, absent) for entry_id in wanted]
 
 
 @runs(types.XTrim)
-def xtrim(turn: Turn, command: types.XTrim) -> Trimmed | Unfinished:
-    if turn.keyspace.find(command.stream) is None:
+def xtrim(turn: Turn, command: types.XTrim) -> Steps[Trimmed | Unfinished]:
+    """A dry run has done it when it has selected; where a turn finds nothing to remove, the next one looks on
+    from there.
+    """
+    key = turn.keyspace.find(command.stream)
+    if key is None:
         return Trimmed(0)
-    return trim_in_turns(turn, command.stream, command.trim, dry_run=command.dry_run, guard=command.guard)
+    selected = select_trim(turn, command.stream, command.trim, guard=command.guard)
+    plan = selected.plan
+    if plan.resume_at is not None and turn.may_continue:
+        return Unfinished(plan.resume_at)
+    if command.dry_run:
+        return Trimmed(plan.removed, first_kept(key, plan), selected.affected)
+    yield
+    return emit_trim(turn, command.stream, command.trim, selected)
 
 
 @runs(types.XSetId)
@@ -365,7 +393,7 @@ def xcfgset(turn: Turn, command: types.XCfgSet) -> bool:
 
 
 @runs(types.XIdmpRecord)
-def xidmprecord(turn: Turn, command: types.XIdmpRecord) -> bool:
+def xidmprecord(turn: Turn, command: types.XIdmpRecord) -> Steps[bool]:
     key = turn.key(command.stream)
     producer_key = command.producer_key
     before = key.idempotency_table.find(producer_key.producer, producer_key.key, turn.now_ms)
@@ -375,5 +403,6 @@ def xidmprecord(turn: Turn, command: types.XIdmpRecord) -> bool:
         return True
     if command.id not in key.stream:
         raise errors.EngineError("no_entry", "ERR No such message in stream")
+    yield
     turn.emit(RememberProducerKey(command.stream, producer_key.producer, producer_key.key, command.id))
     return True

@@ -1,12 +1,15 @@
 """The commands: one function each, one way to run them.
 
+    due streams expire → bounds → select │ looks into nodes, may say that they are not in memory
+                                  emit   │ looks into none, and cannot fail
+
 Knows: the order of checks that all commands share. What they differ in, their classes say (`base`).
 Must never know: asyncio, disk, wire formats.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, TypeVar, overload
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -31,32 +34,30 @@ from engine.commands import (  # noqa: F401 - each enters its functions in the r
     types,
 )
 from engine.commands.base import BlockingCommand, Command, MemoryNeed
-from engine.commands.registry import RUN, WAIT
+from engine.commands.registry import RUN, STEPS, WAIT
 from engine.commands.turn import (
     TURN_WORK_US_MAX,
     Blocked,
     DirtyTurnError,
     Look,
-    Rehearsal,
+    Missing,
     Turn,
     Unfinished,
-    Unread,
-    WouldChangeError,
 )
 from engine.errors import EngineError
 from engine.keyspace import Keyspace
 from engine.quotas import Quota
 from engine.replies import Reply
-from engine.runs import HeldRuns, LoadedRun, NotInMemoryError, Place, Run
+from engine.runs import HeldRuns, NotInMemoryError, Place, Run
 
 __all__ = [
     "READ_STREAMS_MAX",
     "Blocked",
     "DirtyTurnError",
     "Execution",
+    "Missing",
     "Turn",
     "Unfinished",
-    "Unread",
     "block_group_read",
     "check_memory",
     "check_quotas",
@@ -72,8 +73,6 @@ T = TypeVar("T")
 
 # The streams of one read.
 READ_STREAMS_MAX: Final = 1_000
-# Rehearsals of a transaction: others may change what it looks into as often as it is read.
-_REHEARSALS_MAX: Final = 24
 
 
 class Execution(msgspec.Struct, frozen=True):
@@ -95,27 +94,13 @@ def execute(
     """Run one command as a turn of its own. A refusal has changed nothing, nor has an exception, unless it is
     DirtyTurnError.
 
-    Where the reply is `Unfinished` the command runs again, with its `so_far`. It may be `Unread` where `held`
-    is given; else runs are read as they are looked at.
+    Where the reply is `Unfinished` the command runs again, with its `so_far`. It may be `Missing` where
+    `held` is given; else runs are read as they are looked at.
     """
     turn = Turn(keyspace, now_ms, so_far, may_continue=True)
-    return Execution(_run(turn, command, held=held), turn)
-
-
-@overload
-def execute_all(
-    keyspace: Keyspace, commands: Sequence[Command], now_ms: int
-) -> tuple[Sequence[Reply | EngineError], Turn]: ...
-
-
-@overload
-def execute_all(
-    keyspace: Keyspace,
-    commands: Sequence[Command],
-    now_ms: int,
-    held: HeldRuns | None,
-    rehearsals: int = 0,
-) -> tuple[Sequence[Reply | Unread | EngineError], Turn]: ...
+    if held is not None:
+        turn.held, turn.waits = held, True
+    return Execution(_run(turn, command), turn)
 
 
 def execute_all(
@@ -123,27 +108,28 @@ def execute_all(
     commands: Sequence[Command],
     now_ms: int,
     held: HeldRuns | None = None,
-    rehearsals: int = 0,
-) -> tuple[Sequence[Reply | Unread | EngineError], Turn]:
+    *,
+    looked: bool = False,
+) -> tuple[Sequence[Any], Turn]:
     """Run a transaction: one turn, one reading of the clock, nothing between; a refusal does not end it,
     nothing waits. A guard that answers False does. Raises EngineError, with nothing run, if all together
     would take too long.
 
-    Where runs that it `held` before are given, the only reply may be `Unread`: it runs again from its
-    beginning, with as many `rehearsals` as its `so_far` says. What a command looks at because of what one
-    before it has changed is read then.
+    Where runs that it `held` before are given, the only reply may be `Missing`: it runs again from its
+    beginning, having `looked` if its `so_far` says so. What a command looks at because of what one before it
+    has changed is read then.
     """
-    took_us = check_work(keyspace, commands)
-    turn = Turn(keyspace, now_ms)
-    if held is not None and len(commands) > 1 and keyspace.runs.files and rehearsals < _REHEARSALS_MAX:
-        unread = _rehearse(Rehearsal(keyspace, now_ms), commands, held, rehearsals, took_us)
-        if unread is not None:
-            return [unread], turn
-    replies: list[Reply | EngineError] = []
+    check_work(keyspace, commands)
+    turn, replies = Turn(keyspace, now_ms), list[Any]()
+    if held is not None:
+        turn.held, turn.waits = held, len(commands) == 1 or not any(command.changes for command in commands)
+        looking = [each for each in commands if _may_look(keyspace, each)]
+        if looking and not looked and not turn.waits:
+            return [_look_at_all(Turn(keyspace, now_ms), looking, held)], turn
     for command in commands:
-        reply = _run(turn, command.to_nonblocking(), held=held, goes_on=True)
-        if isinstance(reply, Unread):
-            return [Unread(rehearsals, reply.runs, reply.held)], turn
+        reply = _run(turn, command.to_nonblocking())
+        if isinstance(reply, Missing):
+            return [reply], turn
         assert not isinstance(reply, Blocked | Unfinished), (
             "a transaction is one turn, in which nothing waits"
         )
@@ -169,8 +155,9 @@ def execute_each(
     turn = Turn(keyspace, now_ms, may_continue=True)
     replies: list[Reply | Unfinished | EngineError] = []
     for command in commands:
+        turn.held, turn.waits = {}, True
         try:
-            reply = _run(turn, command.to_nonblocking(), len(turn.records), {})
+            reply = _run(turn, command.to_nonblocking(), len(turn.records))
         except DirtyTurnError:
             raise
         except Exception:
@@ -187,101 +174,61 @@ def execute_each(
     return replies, turn
 
 
-def _rehearse(
-    turn: Rehearsal, commands: Sequence[Command], held: HeldRuns, rehearsals: int, took_us: int
-) -> Unread | None:
-    """What the commands behind the first one that may change something look into, and is not in memory: once
-    something has changed, none of them can wait for the disk. Each is run as if the others had done nothing,
-    which mostly leads to the same runs, or to the ones behind these.
-
-    After a long rehearsal the others have a turn, too, before it runs.
+def _look_at_all(turn: Turn, commands: Sequence[Command], held: HeldRuns) -> Missing:
+    """What the commands look into, and is not in memory: once something has changed, none of them can wait
+    for the disk. Each selects as if the others did nothing, which mostly leads to the same runs. The turn is
+    for the cost of it: others have theirs before the commands run.
     """
-    keyspace, runs = turn.keyspace, turn.keyspace.runs
-    first = next((place for place, command in enumerate(commands) if command.changes), len(commands))
-    behind = [each for each in commands[first + 1 :] if each.may_look() and _has_runs(keyspace, each)]
+    turn.held, turn.waits = held, True
     missing: dict[Place, Run] = {}
-    for command in behind:
-        runs.begin_turn(held, lambda: True)
+    for command in commands:
+        run = partial(RUN[type(command)], turn, command.to_nonblocking())
         try:
-            _run_command(turn, command.to_nonblocking(), 0)
+            if type(command) in _BOUNDED:
+                _check_bounds(turn, command)
+            turn.look(run().__next__ if type(command) in STEPS else run)
         except NotInMemoryError as unread:
             missing |= {run.place: run for run in unread.runs}
-        except WouldChangeError:
+        except (EngineError, StopIteration):
             pass
-        finally:
-            runs.end_turn()
-    if behind and not missing:
-        names = {name for command in commands for name in command.depends_on() or ()}
-        missing = {run.place: run for name in names for run in _next_runs(keyspace, name, held)}
-    if missing:
-        return Unread(rehearsals + 1, list(missing.values()), held)
-    if behind and (turn.was_long or took_us * 2 > TURN_WORK_US_MAX):
-        return Unread(_REHEARSALS_MAX, (), held)
-    return None
+    return Missing(so_far=not missing, runs=list(missing.values()), held=held)
 
 
-def _has_runs(keyspace: Keyspace, command: Command) -> bool:
-    """Whether a stream that it names has runs."""
+def _may_look(keyspace: Keyspace, command: Command) -> bool:
+    """Whether it may look into runs."""
+    if not keyspace.runs.files or (command.changes and type(command) not in STEPS):
+        return False
     streams = map(keyspace.find, command.depends_on() or ())
     return any(key is not None and key.stream.nodes.runs for key in streams)
 
 
-def _next_runs(keyspace: Keyspace, name: str, held: HeldRuns) -> list[Run]:
-    """The runs of a stream behind those that are held, as far as they are not in memory."""
-    key = keyspace.find(name)
-    if key is None or not key.stream.nodes.runs:
-        return []
-    firsts = [loaded.first for loaded in held.values() if isinstance(loaded, LoadedRun)]
-    there = [part for part in map(key.stream.nodes.get, firsts) if isinstance(part, Run)]
-    following = [next(key.stream.parts_from(run.last + 1), None) for run in there if run.place in held]
-    return [part for part in following if isinstance(part, Run) and not keyspace.runs.has(part)]
-
-
-def _run(
-    turn: Turn,
-    command: Command,
-    records_before: int = 0,
-    held: HeldRuns | None = None,
-    *,
-    goes_on: bool = False,
-) -> Reply | Blocked | Unfinished | EngineError:
-    """With `goes_on` it may not wait for the disk if a command before it has changed something."""
-    runs = turn.keyspace.runs
-    if not runs.files:
-        return _run_command(turn, command, records_before)
-    if not goes_on:
-        turn.own_from = len(turn.records)
-    runs.begin_turn({} if held is None else held, lambda: held is not None and not turn.has_changed)
-    try:
-        return _run_command(turn, command, records_before)
-    except NotInMemoryError as missing:
-        assert held is not None, "only what may wait does"
-        return Unread(turn.so_far, missing.runs, held)
-    finally:
-        runs.end_turn()
-
-
-def _run_command(
-    turn: Turn, command: Command, records_before: int
-) -> Reply | Blocked | Unfinished | EngineError:
+def _run(turn: Turn, command: Command, records_before: int = 0) -> Reply | Blocked | Unfinished | EngineError:
+    kind = type(command)
+    reply: Any
     try:
         if turn.keyspace.lifetimes.is_due(turn.now_ms):
+            # It would be so without the command, which may still wait.
             for stream in command.depends_on() or ():
                 turn.expire(stream)
-        if type(command) in _BOUNDED:
+        if kind in _BOUNDED:
             _check_bounds(turn, command)
-        reply = RUN[type(command)](turn, command)
+        if kind in STEPS:
+            reply = turn.run(RUN[kind](turn, command))
+        elif command.changes:
+            reply = RUN[kind](turn, command)
+        else:
+            reply = turn.look(partial(RUN[kind], turn, command))
         if command.touches:
             turn.touch(command.named_streams() or ())
-        return reply
     except EngineError as refusal:
-        return refusal
-    except NotInMemoryError:
-        raise
+        reply = refusal
+    except NotInMemoryError as missing:
+        reply = Missing(turn.so_far, missing.runs, turn.held)
     except Exception as error:
         if len(turn.records) > records_before:
             raise DirtyTurnError from error
         raise
+    return reply  # type: ignore[no-any-return]
 
 
 _BOUNDED: Final = frozenset(
@@ -311,16 +258,14 @@ def check_memory(keyspace: Keyspace, commands: Sequence[Command]) -> None:
         raise errors.memory_full(memory.used_bytes, memory.bytes_max)
 
 
-def check_work(keyspace: Keyspace, commands: Sequence[Command]) -> int:
+def check_work(keyspace: Keyspace, commands: Sequence[Command]) -> None:
     """Refuse a transaction that would take too long: nothing can cut it. One command alone has bounds of its
-    own. Returns about how many microseconds it takes.
+    own.
     """
-    if len(commands) == 1:
-        return 0
-    took_us = sum([command.work_us(keyspace) for command in commands])
-    if took_us > TURN_WORK_US_MAX:
-        raise errors.too_much_work(took_us, TURN_WORK_US_MAX)
-    return took_us
+    if len(commands) > 1:
+        took_us = sum([command.work_us(keyspace) for command in commands])
+        if took_us > TURN_WORK_US_MAX:
+            raise errors.too_much_work(took_us, TURN_WORK_US_MAX)
 
 
 def check_quotas(keyspace: Keyspace, commands: Sequence[Command], quotas: Sequence[Quota]) -> None:
@@ -344,7 +289,7 @@ def is_ready(keyspace: Keyspace, blocked: Blocked, now_ms: int, queue: str | Non
     """Whether a blocked read may find something by now: in the queue that was signalled, None for any."""
     look = partial(WAIT[type(blocked.command)].is_ready, Look(keyspace, now_ms), blocked.command, queue)
     try:
-        return _look_without_disk(keyspace, look)
+        return _look(keyspace, look, {})
     except (EngineError, NotInMemoryError):
         # The read itself is refused for that, or waits for the disk.
         return True
@@ -352,29 +297,20 @@ def is_ready(keyspace: Keyspace, blocked: Blocked, now_ms: int, queue: str | Non
 
 def give_up(
     keyspace: Keyspace, blocked: Blocked, now_ms: int, held: HeldRuns
-) -> Reply | Unread | EngineError:
+) -> Reply | Missing | EngineError:
     """The reply of a blocked read whose time is over: what it found, which is nothing."""
-    turn = Turn(keyspace, now_ms)
-    keyspace.runs.begin_turn(held, lambda: True)
+    end = partial(WAIT[type(blocked.command)].end, Turn(keyspace, now_ms), blocked.command)
     try:
-        return WAIT[type(blocked.command)].end(turn, blocked.command)
+        return _look(keyspace, end, held)
     except EngineError as refusal:
         return refusal
     except NotInMemoryError as missing:
-        return Unread(None, missing.runs, held)
-    finally:
-        keyspace.runs.end_turn()
+        return Missing(None, missing.runs, held)
 
 
-def _look_without_disk(keyspace: Keyspace, look: Callable[[], T]) -> T:
+def _look(keyspace: Keyspace, look: Callable[[], T], held: HeldRuns) -> T:
     """Raises NotInMemoryError where the look is into a run that is not in memory."""
-    if not keyspace.runs.files:
-        return look()
-    keyspace.runs.begin_turn({}, lambda: True)
-    try:
-        return look()
-    finally:
-        keyspace.runs.end_turn()
+    return keyspace.runs.look(held, look, waits=True) if keyspace.runs.files else look()
 
 
 def block_group_read(command: types.XReadGroup) -> Blocked:
@@ -386,6 +322,6 @@ def retry_at_ms(keyspace: Keyspace, blocked: Blocked, now_ms: int) -> int | None
     """When (wall clock) a blocked read may find something without any write, None for never."""
     look = partial(WAIT[type(blocked.command)].retry_at_ms, Look(keyspace, now_ms), blocked.command)
     try:
-        return _look_without_disk(keyspace, look)
+        return _look(keyspace, look, {})
     except (EngineError, NotInMemoryError):
         return now_ms

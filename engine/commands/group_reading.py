@@ -5,22 +5,25 @@ Must never know: how waiting is done, wire formats.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import islice, takewhile
 from typing import Final
 
+import msgspec
+
 from engine import errors
 from engine.commands import types
-from engine.commands.ages import expire_unread, has_expired, look_at_unread
+from engine.commands.ages import expire, has_expired, select_expired
 from engine.commands.dead_letters import (
     TURN_LETTERS_MAX,
     Dead,
+    fit_letters,
     move_to_dead_letters,
-    reason_to_end,
     why_dead,
 )
 from engine.commands.reading import Budget, end_of, gap_after, may_end
-from engine.commands.registry import Waiting, runs, waits
-from engine.commands.turn import TURN_LOOKUPS_MAX, Blocked, Look, Turn
+from engine.commands.registry import Steps, Waiting, runs, waits
+from engine.commands.turn import Blocked, Look, Turn
 from engine.groups import Group, first_there
 from engine.keyspace import Key
 from engine.lag import entries_read_after_run
@@ -63,42 +66,118 @@ _STREAMS_GIVEN_MAX: Final = 300
 _RECORDS_OF_DELIVERY: Final = 3
 
 
+class _Selected(msgspec.Struct):
+    """What a read does with one stream. `again` is what the consumer has, or takes over; `upto` the group's
+    position behind what is too old for it, None where the consumer's history is read.
+    """
+
+    after: int
+    upto: int | None = None
+    again: Sequence[Delivered] = ()
+    fresh: Sequence[tuple[int, bytes]] = ()
+    old: Sequence[Dead] = ()
+    dead: Sequence[Dead] = ()
+    gone: Sequence[int] = ()
+    gap: Gap | None = None
+    more: bool = False
+    # A history that is shown although it is empty; new entries that are shown as claimed ones, and those that
+    # are selected behind dead letters which come to the stream itself.
+    shows: bool = False
+    claims: bool = False
+    fresh_behind: bool = False
+
+    @property
+    def changes(self) -> bool:
+        """Whether it does anything."""
+        return bool(self.old or self.dead or self.gone or self.again or self.fresh)
+
+
+class _Selection(msgspec.Struct):
+    """What a read does with its streams, in their order; True for one that gets nothing since the read gives
+    enough, False where its consumer is not even seen. And what is left for those behind them.
+    """
+
+    command: types.XReadGroup
+    room: Budget
+    claim_min_idle_ms: int | None
+    # How many streams are given something.
+    given: int = 0
+    streams: list[_Selected | bool] = msgspec.field(default_factory=list)
+
+    @property
+    def changes(self) -> bool:
+        """Whether it does anything by now."""
+        return any(not isinstance(one, bool) and one.changes for one in self.streams)
+
+
+def _select_on(turn: Turn, selection: _Selection) -> None:
+    """Select of the next streams, up to one whose dead letters change what is behind."""
+    command, room = selection.command, selection.room
+    for name, cursor in command.streams[len(selection.streams) :]:
+        if selection.given >= _STREAMS_GIVEN_MAX or room.spent:
+            selection.streams.append(selection.given < _STREAMS_GIVEN_MAX)
+            continue
+        if len(command.streams) > 1:
+            room.ids_left -= turn.count_names(_RECORDS_OF_DELIVERY, name, command.group, command.consumer)
+        try:
+            if isinstance(cursor, int):
+                # As in Redis, a history read ends the claiming for the streams behind it.
+                selection.claim_min_idle_ms = None
+                one = _select_history(turn, name, command, cursor, room)
+            else:
+                one = _select_new(turn, name, command, selection.claim_min_idle_ms, room)
+        except errors.EngineError:
+            # What the disk does not give is refused where it comes first, else by the next read.
+            if not selection.changes:
+                raise
+            one = _Selected(0, 0, more=True)
+        selection.streams.append(one)
+        selection.given += bool(one.again or one.fresh or one.shows)
+        if (one.old or one.dead) and _changes_read(turn, name, command):
+            return
+
+
+def _changes_read(turn: Turn, name: str, command: types.XReadGroup) -> bool:
+    """Whether dead letters of a stream come to one that is read: what is behind is selected once they are
+    there.
+    """
+    target = turn.keyspace.keys[name].groups[command.group].policy.dead_letter_stream
+    return any(target == other for other, _ in command.streams)
+
+
 @runs(types.XReadGroup)
-def xreadgroup(turn: Turn, command: types.XReadGroup) -> GroupRead | Blocked:
-    cursors = [(name, _group_cursor(turn, name, command.group, cursor)) for name, cursor in command.streams]
-    for name, _ in cursors:
+def xreadgroup(turn: Turn, command: types.XReadGroup) -> Steps[GroupRead | Blocked]:
+    for name, _ in command.streams:
+        key = turn.keyspace.find(name)
+        if key is None or command.group not in key.groups:
+            raise errors.no_group_in_read(name, command.group)
+    for name, _ in command.streams:
         turn.expect_consumer(name, command.group, command.consumer)
-    _look_ahead(turn, command, cursors)
+    for name, _ in command.streams if len(command.streams) > 1 else ():
+        turn.count_names(1, name, command.group, command.consumer)
+    room = Budget(command.bytes_of_all, turn.deliveries_left(), command.count_total)
+    selection = _Selection(command, room, command.claim_min_idle_ms)
+    _select_on(turn, selection)
+    yield
     streams: list[StreamDeliveries] = []
     unfinished: list[str] = []
-    claim_min_idle_ms = command.claim_min_idle_ms
-    if len(cursors) > 1:
-        for name, _ in cursors:
-            turn.count_names(1, name, command.group, command.consumer)
-    room = Budget(command.bytes_of_all, turn.deliveries_left(), command.count_total)
-    for name, cursor in cursors:
-        if len(streams) >= _STREAMS_GIVEN_MAX:
-            unfinished.append(name)
-            continue
-        consumer = turn.see_consumer(name, command.group, command.consumer)
-        if room.spent:
+    for place, (name, _) in enumerate(command.streams):
+        if place == len(selection.streams):
+            turn.look(partial(_select_on, turn, selection), has_begun=True)
+        one = selection.streams[place]
+        if one is not False:
+            turn.see_consumer(name, command.group, command.consumer)
+        if isinstance(one, bool):
             # An empty history would mean that there is none.
             unfinished.append(name)
             continue
-        if len(cursors) > 1:
-            room.ids_left -= turn.count_names(_RECORDS_OF_DELIVERY, name, command.group, command.consumer)
-        if isinstance(cursor, int):
-            delivered = _history(turn, name, command, consumer, cursor, room)
-            # As in Redis, a history read ends the claiming for the streams behind it.
-            claim_min_idle_ms = None
-        else:
-            delivered = _deliver(turn, name, command, claim_min_idle_ms, room)
-        if delivered.entries or (delivered.history and not (delivered.more and room.given)):
+        delivered = _emit(turn, name, selection, one)
+        if delivered.entries or one.shows:
             streams.append(delivered)
         elif delivered.more:
             unfinished.append(name)
     ends, paused = _group_ends(turn, command), _paused(turn, command)
-    ending = may_end(command.until, ends, len(cursors)) or pauses_anew(command, paused)
+    ending = may_end(command.until, ends, len(command.streams)) or pauses_anew(command, paused)
     if not streams and command.block_ms is not None and not ending:
         return block(command)
     return GroupRead(streams, unfinished, ends, paused)
@@ -116,56 +195,6 @@ def pauses_anew(command: types.XReadGroup, paused: Sequence[str]) -> bool:
     return command.knows_paused is not None and command.knows_paused != bool(paused)
 
 
-def _look_ahead(
-    turn: Turn, command: types.XReadGroup, cursors: Sequence[tuple[str, int | types.Cursor]]
-) -> None:
-    """Look into the runs that will be read, before anything is changed: after that no turn may wait."""
-    if not turn.keyspace.runs.files:
-        return
-    room = Budget(command.bytes_of_all, turn.deliveries_left(), command.count_total)
-    most = TURN_LOOKUPS_MAX if command.count is None else min(command.count + 1, TURN_LOOKUPS_MAX)
-    for name, cursor in cursors:
-        stream, group = turn.keyspace.keys[name].stream, turn.keyspace.keys[name].groups[command.group]
-        if not stream.nodes.runs:
-            continue
-        consumer = group.consumers.get(command.consumer)
-        rows: Iterable[tuple[int, PendingState]] = ()
-        if not isinstance(cursor, int):
-            unread_from = look_at_unread(turn, turn.keyspace.keys[name], group)
-            stream.after(unread_from, room.most(command.count), room.bytes_left, up_to_damage=True)
-            if command.claim_min_idle_ms is not None:
-                rows = _idle_rows(turn, group, command, command.claim_min_idle_ms)
-        elif consumer is not None:
-            rows = pending_of(group, consumer, cursor + 1)
-        _look_at_held(turn, stream, group, command, rows, most, claims=not isinstance(cursor, int))
-
-
-def _look_at_held(
-    turn: Turn,
-    stream: Stream,
-    group: Group,
-    command: types.XReadGroup,
-    rows: Iterable[tuple[int, PendingState]],
-    most: int,
-    *,
-    claims: bool,
-) -> None:
-    """Look at pending entries until `most` may be delivered: there are others among them."""
-    given = dead = 0
-    for row in _up_to_damage(with_texts(stream, rows, command.count, passes_over=claims)):
-        if row is None:
-            return
-        entry_id, state, text = row
-        if text is not None and reason_to_end(
-            turn, group, entry_id, state.delivery_count + 1, at_any_age=not claims
-        ):
-            dead += 1
-        elif text is not None or not claims:
-            given += 1
-        if given == most or dead > TURN_LETTERS_MAX:
-            return
-
-
 def _group_ends(look: Look, command: types.XReadGroup) -> Sequence[StreamEnd]:
     ends: tuple[StreamEnd, ...] = ()
     for name, _ in command.streams:
@@ -176,22 +205,14 @@ def _group_ends(look: Look, command: types.XReadGroup) -> Sequence[StreamEnd]:
     return ends
 
 
-def _group_cursor(turn: Turn, name: str, group: str, cursor: int | types.Cursor) -> int | types.Cursor:
-    key = turn.keyspace.find(name)
-    if key is None or group not in key.groups:
-        raise errors.no_group_in_read(name, group)
-    return cursor
-
-
-def _history(
-    turn: Turn, name: str, command: types.XReadGroup, consumer: Consumer, cursor: int, room: Budget
-) -> StreamDeliveries:
+def _select_history(turn: Turn, name: str, command: types.XReadGroup, cursor: int, room: Budget) -> _Selected:
     key = turn.keyspace.keys[name]
     group = key.groups[command.group]
     delivered: list[Delivered] = []
     dead: list[Dead] = []
     more = False
-    rows = pending_of(group, consumer, cursor + 1)
+    consumer = group.consumers.get(command.consumer)
+    rows = () if consumer is None else pending_of(group, consumer, cursor + 1)
     for row in _up_to_damage(with_texts(key.stream, rows, command.count)):
         if row is None:
             more = True
@@ -219,50 +240,127 @@ def _history(
             Delivered(entry_id, text, _one_more(pending.delivery_count) if text else pending.delivery_count)
         )
     turn.lookups_left -= len(delivered) + len(dead)
-    move_to_dead_letters(turn, name, command.group, dead)
-    again = [entry for entry in delivered if entry.text is not None]
-    if again:
-        counts = [entry.delivery_count for entry in again]
-        turn.emit(Own(name, command.group, consumer.name, [entry.id for entry in again], turn.now_ms, counts))
-        turn.count_ids(len(again))
-    return StreamDeliveries(
-        name, delivered, history=True, after=cursor, last_delivered_id=group.last_delivered_id, more=more
-    )
+    dead_ones = fit_letters(turn, name, command.group, dead)
+    shows = bool(delivered) or not (more and room.given)
+    return _Selected(cursor, again=delivered, dead=dead_ones, more=more, shows=shows)
 
 
-def _deliver(
+def _select_new(
     turn: Turn, name: str, command: types.XReadGroup, claim_min_idle_ms: int | None, room: Budget
-) -> StreamDeliveries:
+) -> _Selected:
     """Claimed entries first, where that was asked for, then new ones; `count` bounds both together."""
     key = turn.keyspace.keys[name]
     group = key.groups[command.group]
+    last, claims = group.last_delivered_id, claim_min_idle_ms is not None
     if group.policy.paused:
-        last = group.last_delivered_id
-        return StreamDeliveries(name, (), history=False, after=last, last_delivered_id=last)
-    gap, expiring = _group_gap(key.stream, group), expire_unread(turn, name, key, command.group)
+        return _Selected(last, last)
+    old, upto, expiring = select_expired(turn, name, key, command.group)
     # Undoing the delivery does not bring back what was too old for it.
-    before, entries_read, move = group.last_delivered_id, group.entries_read, group.move
-    claimed: list[Delivered] = []
-    more = False
+    one = _Selected(upto, upto, old=old, gap=_group_gap(key.stream, group), claims=claims)
     if claim_min_idle_ms is not None and (claim_min_idle_ms < CLAIM_NEVER_MS or group.has_released()):
-        claimed, more = _claim_idle(turn, name, key, command, claim_min_idle_ms, room)
-    left = None if command.count is None else command.count - len(claimed)
-    claims, mark = claim_min_idle_ms is not None, None
-    new = []
-    if (left is None or left > 0) and not expiring:
-        new = _deliver_new(turn, name, key, command, left, room, claims=claims)
+        _select_idle(turn, name, command, claim_min_idle_ms, room, one)
+    if expiring:
+        one.more = True
+    elif group.policy.dead_letter_stream == name and (one.old or one.dead):
+        one.fresh_behind = True
+    else:
+        _select_fresh(turn, name, command, room, one)
+    return one
+
+
+def _select_fresh(turn: Turn, name: str, command: types.XReadGroup, room: Budget, one: _Selected) -> None:
+    """New entries, none of a part that the disk does not give."""
+    assert one.upto is not None, "it is no history"
+    stream, count = turn.keyspace.keys[name].stream, command.count
+    left, fresh = None if count is None else count - len(one.again), list[tuple[int, bytes]]()
+    if (left is None or left > 0) and not room.spent:
+        try:
+            fresh = stream.after(one.upto, room.most(left), room.bytes_left, up_to_damage=True)
+        except errors.EngineError:
+            if not one.changes:
+                raise
+    size = 0 if room.bytes_left is None else sum(len(text) for _, text in fresh)
+    if fresh and room.takes(size, len(fresh)):
+        one.fresh = fresh
+        turn.count_delivered(len(fresh))
+    one.more = one.more or stream.last_live_id > (one.fresh[-1][0] if one.fresh else one.upto)
+
+
+def _select_idle(
+    turn: Turn, name: str, command: types.XReadGroup, min_idle_ms: int, room: Budget, one: _Selected
+) -> None:
+    """What is released or idle for long enough, in order of delivery. Skip deleted entries, or settle them if
+    they are many.
+    """
+    claimed: list[Delivered] = []
+    dead: list[Dead] = []
+    gone: list[int] = []
+    key = turn.keyspace.keys[name]
+    group = key.groups[command.group]
+    rows = _idle_rows(turn, group, command, min_idle_ms)
+    for entry_id, pending, text in with_texts(key.stream, rows, command.count, passes_over=True):
+        if len(gone) == _SETTLED_MAX or len(dead) == TURN_LETTERS_MAX or _looked_enough(turn, claimed):
+            one.more = True
+        elif text is None:
+            gone.append(entry_id)
+            continue
+        elif why := why_dead(turn, group, entry_id, pending.delivery_count + 1, (name, command.group)):
+            dead.append(Dead(entry_id, text, pending, why))
+            continue
+        else:
+            one.more = len(claimed) == command.count or not room.takes(len(text))
+        if one.more:
+            break
+        count = pending.delivery_count
+        idle_ms, released = pending.idle_ms(turn.now_ms), pending.consumer is None
+        claimed.append(Delivered(entry_id, text, _one_more(count), idle_ms, count, released))
+    turn.lookups_left -= len(claimed) + len(dead)
+    one.again, one.dead = claimed, fit_letters(turn, name, command.group, dead)
+    one.gone = gone if len(gone) > _PASSED_OVER_MAX else ()
+
+
+def _emit(turn: Turn, name: str, selection: _Selection, one: _Selected) -> StreamDeliveries:
+    """Do what was selected."""
+    command, key = selection.command, turn.keyspace.keys[name]
+    group = key.groups[command.group]
+    if one.old:
+        expire(turn, name, key, command.group, one.old)
+    before, entries_read, move = group.last_delivered_id, group.entries_read, group.move
+    move_to_dead_letters(turn, name, command.group, one.dead)
+    if one.gone:
+        turn.settle(name, command.group, list(one.gone))
+        turn.count_ids(len(one.gone))
+    is_history = one.upto is None
+    again = [entry for entry in one.again if entry.text is not None] if is_history else one.again
+    if again:
+        counts = [entry.delivery_count for entry in again]
+        own_ids = [entry.id for entry in again]
+        turn.emit(Own(name, command.group, command.consumer, own_ids, turn.now_ms, counts))
+        turn.count_ids(len(again))
+        if not is_history:
+            turn.mark_active(name, command.group, command.consumer)
+    if is_history:
+        last = group.last_delivered_id
+        return StreamDeliveries(
+            name, one.again, history=True, after=one.after, last_delivered_id=last, more=one.more
+        )
+    if one.fresh_behind:
+        turn.look(partial(_select_fresh, turn, name, command, selection.room, one), has_begun=True)
+        selection.given += bool(one.fresh and not one.again)
+    mark = None
+    new = _deliver_new(turn, name, key, command, one) if one.fresh else []
     if new:
         order = 0 if command.noack else group.first_order(len(new), turn.now_ms)
         moved = (group.number, move, group.move)
-        mark = DeliveryMark(key.generation, *moved, before, entries_read, order, len(claimed))
+        mark = DeliveryMark(key.generation, *moved, before, entries_read, order, len(one.again))
     return StreamDeliveries(
         name,
-        [*claimed, *new],
+        [*one.again, *new],
         history=False,
         after=before,
         last_delivered_id=group.last_delivered_id,
-        gap=gap if new else None,
-        more=more or key.stream.last_live_id > group.last_delivered_id,
+        gap=one.gap if new else None,
+        more=one.more,
         mark=mark,
     )
 
@@ -278,94 +376,19 @@ def _group_gap(stream: Stream, group: Group) -> Gap | None:
 
 
 def _deliver_new(
-    turn: Turn,
-    name: str,
-    key: Key,
-    command: types.XReadGroup,
-    count: int | None,
-    room: Budget,
-    *,
-    claims: bool,
+    turn: Turn, name: str, key: Key, command: types.XReadGroup, one: _Selected
 ) -> list[Delivered]:
     group = key.groups[command.group]
-    if room.spent:
-        return []
-    fresh = _new_after(turn, key.stream, group, room.most(count), room.bytes_left)
-    size = 0 if room.bytes_left is None else sum(len(text) for _, text in fresh)
-    if not fresh or not room.takes(size, len(fresh)):
-        return []
-    new_ids = [entry_id for entry_id, _ in fresh]
+    new_ids = [entry_id for entry_id, _ in one.fresh]
     entries_read = entries_read_after_run(key.stream, group.last_delivered_id, group.entries_read, new_ids)
     if not command.noack:
         turn.emit(Own(name, command.group, command.consumer, new_ids, turn.now_ms, [1] * len(new_ids)))
         turn.count_ids(len(new_ids))
         turn.mark_active(name, command.group, command.consumer)
-    turn.count_delivered(len(new_ids))
     turn.move_group(name, command.group, new_ids[-1], entries_read)
-    if claims:
-        return [Delivered(entry_id, text, 1, 0, 0) for entry_id, text in fresh]
-    return [Delivered(entry_id, text, 1) for entry_id, text in fresh]
-
-
-def _new_after(
-    turn: Turn, stream: Stream, group: Group, count: int, bytes_max: int | None
-) -> list[tuple[int, bytes]]:
-    """New entries, none of a part that the disk does not give: the read is refused where that comes first,
-    the next one where this one has changed something already.
-    """
-    try:
-        return stream.after(group.last_delivered_id, count, bytes_max, up_to_damage=True)
-    except errors.EngineError as refusal:
-        if refusal.code != errors.ENTRIES_DAMAGED or not turn.records:
-            raise
-        return []
-
-
-def _claim_idle(
-    turn: Turn, name: str, key: Key, command: types.XReadGroup, min_idle_ms: int, room: Budget
-) -> tuple[list[Delivered], bool]:
-    """Claim what is released or idle for long enough, in order of delivery. Skip deleted entries, or settle
-    them if they are many. Return the claimed entries, and whether a limit ended the search.
-    """
-    claimed: list[Delivered] = []
-    dead: list[Dead] = []
-    gone: list[int] = []
-    more = False
-    group = key.groups[command.group]
-    rows = _idle_rows(turn, group, command, min_idle_ms)
-    for entry_id, pending, text in with_texts(key.stream, rows, command.count, passes_over=True):
-        if len(gone) == _SETTLED_MAX or len(dead) == TURN_LETTERS_MAX or _looked_enough(turn, claimed):
-            more = True
-        elif text is None:
-            gone.append(entry_id)
-            continue
-        elif why := why_dead(turn, group, entry_id, pending.delivery_count + 1, (name, command.group)):
-            dead.append(Dead(entry_id, text, pending, why))
-            continue
-        else:
-            more = len(claimed) == command.count or not room.takes(len(text))
-        if more:
-            break
-        count = pending.delivery_count
-        idle_ms, released = pending.idle_ms(turn.now_ms), pending.consumer is None
-        claimed.append(Delivered(entry_id, text, _one_more(count), idle_ms, count, released))
-    turn.lookups_left -= len(claimed) + len(dead)
-    move_to_dead_letters(turn, name, command.group, dead)
-    if len(gone) > _PASSED_OVER_MAX:
-        turn.settle(name, command.group, gone)
-        turn.count_ids(len(gone))
-    if claimed:
-        _take_over(turn, name, command, claimed)
-    return claimed, more
-
-
-def _take_over(turn: Turn, name: str, command: types.XReadGroup, claimed: Sequence[Delivered]) -> None:
-    counts = [entry.delivery_count for entry in claimed]
-    turn.emit(
-        Own(name, command.group, command.consumer, [entry.id for entry in claimed], turn.now_ms, counts)
-    )
-    turn.mark_active(name, command.group, command.consumer)
-    turn.count_ids(len(claimed))
+    if one.claims:
+        return [Delivered(entry_id, text, 1, 0, 0) for entry_id, text in one.fresh]
+    return [Delivered(entry_id, text, 1) for entry_id, text in one.fresh]
 
 
 def _idle_rows(

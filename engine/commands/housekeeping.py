@@ -6,15 +6,14 @@ Must never know: when turns come.
 """
 
 from collections.abc import Collection, Sequence
-from functools import partial
 from itertools import islice, takewhile
 from typing import Final
 
 from engine import ids
 from engine.commands import weir_commands
-from engine.commands.dead_letters import Dead, move_to_dead_letters, why_dead
-from engine.commands.registry import runs
-from engine.commands.retention import TURN_ENTRIES_MAX, enforce
+from engine.commands.dead_letters import Dead, fit_letters, move_to_dead_letters, why_dead
+from engine.commands.registry import Steps, runs
+from engine.commands.retention import TURN_ENTRIES_MAX, select_retention
 from engine.commands.turn import Turn
 from engine.dedup import ANSWERS, PUBLISHED
 from engine.groups import Group
@@ -35,7 +34,7 @@ _LOOK_CONSUMERS: Final = 20
 # A stream with released entries counts as this many looks.
 _LOOKS_A_CHANGE: Final = 4
 # Runs that the streams of one turn wait for, about, and that one step of a stream looks into.
-_UNREAD_MAX: Final = 32
+_MISSING_MAX: Final = 32
 _STEP_RUNS_MAX: Final = 16
 # Deferred entries for which the disk is asked are looked at again after this time, if not before.
 _RETRY_MS: Final = 1_000
@@ -90,7 +89,7 @@ def maintain(turn: Turn, command: weir_commands.Maintain) -> bool:
 
 
 def _waits_for_much(turn: Turn) -> bool:
-    return turn.unread is not None and sum(map(len, turn.unread.values())) >= _UNREAD_MAX
+    return turn.missing is not None and sum(map(len, turn.missing.values())) >= _MISSING_MAX
 
 
 def _needs_maintenance(key: Key) -> bool:
@@ -110,7 +109,7 @@ def _has_timeout(group: Group) -> bool:
 def _maintain(turn: Turn, command: weir_commands.Maintain, name: str, key: Key, budget: _TurnBudget) -> None:
     # Most looks find nothing: what a stream does not have is not asked.
     if kept_of(key).retention != RETENTION_DEFAULT:
-        turn.attempt(name, partial(_enforce, turn, name, budget))
+        turn.step(name, _enforce(turn, name, key, budget))
     if command.makes_room:
         return
     if key.idempotency_table.producers:
@@ -122,14 +121,17 @@ def _maintain(turn: Turn, command: weir_commands.Maintain, name: str, key: Key, 
     for group_name, group in sorted(key.groups.items()):
         budget.looks_left -= 1
         if group.policy.ack_timeout_ms is not None:
-            release = partial(_release_overdue, turn, name, group_name, group.policy.ack_timeout_ms, budget)
-            turn.attempt(name, release)
+            turn.step(name, _release_overdue(turn, name, group_name, group.policy.ack_timeout_ms, budget))
         if group.policy.consumer_timeout_ms is not None:
             _remove_silent(turn, command, name, group_name, budget)
 
 
-def _enforce(turn: Turn, name: str, budget: _TurnBudget) -> None:
-    budget.entries_left -= enforce(turn, name, exact=True, limit=budget.entries_left)
+def _enforce(turn: Turn, name: str, key: Key, budget: _TurnBudget) -> Steps[None]:
+    cut, before = select_retention(turn, name, exact=True, limit=budget.entries_left), key.stream.length
+    yield
+    if cut is not None:
+        turn.emit(cut)
+    budget.entries_left -= before - key.stream.length
 
 
 def _forget_answers(turn: Turn, name: str, old: int, budget: _TurnBudget) -> None:
@@ -139,11 +141,11 @@ def _forget_answers(turn: Turn, name: str, old: int, budget: _TurnBudget) -> Non
         budget.keys_left -= old
 
 
-def _release_overdue(turn: Turn, name: str, group_name: str, timeout_ms: int, budget: _TurnBudget) -> None:
+def _release_overdue(turn: Turn, name: str, group: str, timeout_ms: int, budget: _TurnBudget) -> Steps[None]:
     """Give back what has been idle for too long."""
-    owned = turn.keyspace.keys[name].groups[group_name].owned_longest_first()
+    owned = turn.keyspace.keys[name].groups[group].owned_longest_first()
     overdue = takewhile(lambda row: row[1].idle_ms(turn.now_ms) >= timeout_ms, owned)
-    _give_back(turn, name, group_name, list(islice(overdue, budget.releases_left)), budget)
+    return _give_back(turn, name, group, list(islice(overdue, budget.releases_left)), budget)
 
 
 def _remove_silent(
@@ -151,17 +153,19 @@ def _remove_silent(
 ) -> None:
     """Remove consumers that have not been seen for too long; what they held is given back first."""
     for consumer in _silent(turn, command, name, group_name, budget):
-        turn.attempt(name, partial(_remove_consumer, turn, name, group_name, consumer, budget))
+        turn.step(name, _remove_consumer(turn, name, group_name, consumer, budget))
 
 
-def _remove_consumer(turn: Turn, name: str, group_name: str, consumer: Consumer, budget: _TurnBudget) -> None:
+def _remove_consumer(
+    turn: Turn, name: str, group_name: str, consumer: Consumer, budget: _TurnBudget
+) -> Steps[None]:
     group = turn.keyspace.keys[name].groups[group_name]
     held = [
         (entry_id, state)
         for entry_id, _ in consumer.pending.page(0, budget.releases_left)
         if (state := group.pending.get(entry_id))
     ]
-    _give_back(turn, name, group_name, held, budget)
+    yield from _give_back(turn, name, group_name, held, budget)
     if not consumer.pending:
         turn.emit(RemoveConsumer(name, group_name, consumer.name))
 
@@ -182,7 +186,7 @@ def _silent(
 
 def _give_back(
     turn: Turn, name: str, group_name: str, rows: Sequence[tuple[int, PendingState]], budget: _TurnBudget
-) -> None:
+) -> Steps[None]:
     """Release entries for the next reader. Those delivered often enough, or too old, become dead letters.
     Those whose entry was deleted are settled, since no reader can get them.
     """
@@ -196,12 +200,13 @@ def _give_back(
         if (why := why_dead(turn, group, entry_id, state.delivery_count + 1, names))
     }
     there, gone = _texts_of(stream, [entry_id for entry_id, _ in rows], ends)
-    dead = [
+    letters = [
         Dead(entry_id, there[entry_id], state, ends[entry_id])
         for entry_id, state in rows
         if entry_id in ends and entry_id in there
     ]
-    # All was looked at: from here on there are changes.
+    dead = fit_letters(turn, name, group_name, letters)
+    yield
     budget.releases_left = budget.releases_left - len(rows) if is_all else 0
     if rows:
         # A stream that changes has to be held first by a rewrite that has still to read it.
@@ -234,8 +239,8 @@ def release_deferred(turn: Turn, command: weir_commands.ReleaseDeferred) -> bool
         for group_name, group in sorted(key.groups.items()):
             due = takewhile(lambda row: (row[1].until_ms or 0) <= turn.now_ms, group.deferred_first())
             rows = list(islice(due, budget.releases_left))
-            turn.attempt(name, partial(_give_back, turn, name, group_name, rows, budget))
-        if turn.unread is not None and name in turn.unread:
+            turn.step(name, _give_back(turn, name, group_name, rows, budget))
+        if turn.missing is not None and name in turn.missing:
             deferrals.delay(name, first[1], turn.now_ms + _RETRY_MS)
         else:
             deferrals.replace(name, key.deferred_until_ms)

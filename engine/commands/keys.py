@@ -12,11 +12,11 @@ from typing import Final
 from engine import errors
 from engine.commands import types
 from engine.commands.introspection import expect
-from engine.commands.registry import ends_streams, runs
+from engine.commands.registry import Steps, count_dropped, dropped_of, ends_streams, runs
 from engine.commands.turn import Turn
 from engine.copying import copy_cost
 from engine.records import Configure, CopyStream, RemoveAll, RemoveStream, RenameStream
-from engine.replies import Listing, NamedValues, Presence
+from engine.replies import Dropped, Listing, NamedValues, Presence
 
 _BOUNDS: Final = {
     "stream-idmp-duration": (1, 86_400),
@@ -32,16 +32,17 @@ COPY_COST_MAX: Final = 1_500
 
 
 @runs(types.Delete)
-@ends_streams
-def delete(turn: Turn, command: types.Delete) -> int:
+def delete(turn: Turn, command: types.Delete) -> Steps[int | Dropped]:
     names = [name for name in dict.fromkeys(command.streams) if name in turn.keyspace.keys]
     for name in names:
         expect(turn.keyspace, name, command.expected)
         if not command.drops_schedules:
             turn.expect_may_end(name, "delete")
+    yield
+    before = dropped_of(turn)
     for name in names:
         turn.remove_stream(name, "del")
-    return len(names)
+    return count_dropped(turn, before, len(names))
 
 
 @runs(types.FlushAll)

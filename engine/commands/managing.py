@@ -13,13 +13,13 @@ import msgspec
 
 from engine import errors, ids
 from engine.commands import types, weir_commands
-from engine.commands.dead_letters import Dead, move_to_dead_letters, refuse_letters
-from engine.commands.entries import PreparedEntries, look_before_storing, prepare, store
+from engine.commands.dead_letters import Dead, fit_letters, move_to_dead_letters, refuse_letters
+from engine.commands.entries import PreparedEntries, prepare, store
 from engine.commands.expiring import expiry_of
 from engine.commands.grouping import drop_consumer, existing_group
 from engine.commands.introspection import expect, group_info, stream_info
 from engine.commands.keys import unexpired_names
-from engine.commands.registry import runs
+from engine.commands.registry import Steps, runs
 from engine.commands.turn import Turn, Unfinished
 from engine.dedup import EPOCH_BYTES_MAX, EPOCH_CHUNKS_MAX, PUBLISHED
 from engine.groups import Group
@@ -72,10 +72,11 @@ def ensure_stream(turn: Turn, command: weir_commands.EnsureStream) -> bool:
 
 
 @runs(weir_commands.UpdateStream)
-def update_stream(turn: Turn, command: weir_commands.UpdateStream) -> bool:
+def update_stream(turn: Turn, command: weir_commands.UpdateStream) -> Steps[bool]:
     key = turn.key(command.stream)
     expect(turn.keyspace, command.stream, command.expected)
     lifetime = _record_of(turn, command.stream, command.lifetime)
+    yield
     kept = kept_of(key)
     archived_up_to = kept.archived_up_to if command.archived_up_to is None else command.archived_up_to
     _describe(turn, command.stream, key, kept.retention._replace(**command.retention), archived_up_to)
@@ -225,7 +226,7 @@ def _transfer(turn: Turn, command: weir_commands.DeleteConsumer, group: Group, h
 
 
 @runs(weir_commands.DeadLetterEntries)
-def dead_letter_entries(turn: Turn, command: weir_commands.DeadLetterEntries) -> DeadLettered:
+def dead_letter_entries(turn: Turn, command: weir_commands.DeadLetterEntries) -> Steps[DeadLettered]:
     key, group = turn.group(command.stream, command.group)
     target = group.policy.dead_letter_stream
     if target is None:
@@ -236,11 +237,13 @@ def dead_letter_entries(turn: Turn, command: weir_commands.DeadLetterEntries) ->
     pending = {entry_id: state for entry_id in wanted if (state := group.pending.get(entry_id))}
     not_held = not_held_by(pending, command.consumer)
     texts = key.stream.find_each(entry_id for entry_id in pending if entry_id not in not_held)
-    dead = [
+    letters = [
         Dead(entry_id, texts[entry_id], state, command.reason)
         for entry_id, state in pending.items()
         if entry_id in texts
     ]
+    dead = fit_letters(turn, command.stream, command.group, letters)
+    yield
     moved = move_to_dead_letters(turn, command.stream, command.group, dead)
     return DeadLettered(target, moved, list(not_held))
 
@@ -249,7 +252,7 @@ def dead_letter_entries(turn: Turn, command: weir_commands.DeadLetterEntries) ->
 
 
 @runs(weir_commands.Publish)
-def publish(turn: Turn, command: weir_commands.Publish) -> Published | Republished:
+def publish(turn: Turn, command: weir_commands.Publish) -> Steps[Published | Republished]:
     repeated = _published_before(turn, command.idempotency) or _chunk_before(turn, command)
     if repeated is not None:
         return repeated
@@ -260,8 +263,7 @@ def publish(turn: Turn, command: weir_commands.Publish) -> Published | Republish
         raise errors.publishes_too_much(took_us, PUBLISH_WORK_US_MAX)
     prepared = [_prepared(turn, part) for part in command.parts]
     turn.expect_room(sum(part.stream not in turn.keyspace.keys for part in command.parts))
-    for part in prepared:
-        look_before_storing(turn, part)
+    yield
     added = [(part.command.stream, store(turn, part)) for part in prepared]
     key, chunk = command.idempotency, command.chunk
     if key is not None:

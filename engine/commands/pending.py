@@ -13,11 +13,11 @@ from typing import Final
 
 from engine import errors
 from engine.commands import types, weir_commands
-from engine.commands.dead_letters import TURN_LETTERS_MAX, Dead, move_to_dead_letters, why_dead
-from engine.commands.entries import absent, ask_references, delete_each
+from engine.commands.dead_letters import TURN_LETTERS_MAX, Dead, fit_letters, move_to_dead_letters, why_dead
+from engine.commands.entries import absent, delete_each
 from engine.commands.group_reading import DELIVERY_COUNT_MAX, pending_of, with_texts
 from engine.commands.reading import Budget
-from engine.commands.registry import runs
+from engine.commands.registry import Steps, runs
 from engine.commands.turn import TURN_LOOKUPS_MAX, TURN_SCANNED_MAX, Turn, Unfinished
 from engine.groups import Group
 from engine.pending_states import PendingState, held_by_others, not_held_by
@@ -84,25 +84,23 @@ def _acknowledge(turn: Turn, stream: str, group: str, wanted: types.Ids) -> list
 
 
 @runs(types.XAckDel)
-def xackdel(turn: Turn, command: types.XAckDel) -> Deletions:
+def xackdel(turn: Turn, command: types.XAckDel) -> Steps[Deletions]:
     key = turn.keyspace.find(command.stream)
     if key is None or command.group not in key.groups:
         return Deletions([absent] * len(command.ids))
     wanted = command.ids
     held = key.groups[command.group].pending.items_of(sorted(set(wanted)))
     others = held_by_others(held, command.consumer)
-    settled = dict.fromkeys(entry_id for entry_id in wanted if entry_id in held and entry_id not in others)
-    ask_references(turn, key, list(settled), command.refs)
-    turn.settle(command.stream, command.group, list(settled))
+    settled = list(dict.fromkeys(each for each in wanted if each in held and each not in others))
+    outcomes = yield from delete_each(turn, command, key, settled, command.group)
     # An entry that was gone already counts as deleted.
-    outcomes = delete_each(turn, command.stream, key, list(settled), command.refs)
     by_id = dict(zip(settled, map(abs, outcomes), strict=True))
     # An ID that is named again was acknowledged by its first mention.
     return Deletions([NOT_HELD if entry_id in others else by_id.pop(entry_id, absent) for entry_id in wanted])
 
 
 @runs(types.XNack)
-def xnack(turn: Turn, command: types.XNack) -> Outcomes:
+def xnack(turn: Turn, command: types.XNack) -> Steps[Outcomes]:
     key, group = turn.group(command.stream, command.group)
     nack = command.nack
     released: list[int] = []
@@ -126,6 +124,7 @@ def xnack(turn: Turn, command: types.XNack) -> Outcomes:
         latest[entry_id] = _nacked_count(before, nack)
         released.append(entry_id)
         counts.append(latest[entry_id])
+    yield
     if released and nack.delay_ms:
         turn.emit(Defer(command.stream, command.group, released, turn.now_ms + nack.delay_ms, counts))
     elif released:
@@ -240,7 +239,7 @@ def _pending_in(
 
 
 @runs(types.XClaim)
-def xclaim(turn: Turn, command: types.XClaim) -> Claimed:
+def xclaim(turn: Turn, command: types.XClaim) -> Steps[Claimed]:
     key, group = turn.group(command.stream, command.group)
     claim = command.claim
     time_ms = _claim_time(turn, claim)
@@ -248,15 +247,17 @@ def xclaim(turn: Turn, command: types.XClaim) -> Claimed:
     passed = key.stream.unreadable(claim.ids)
     readable = [entry_id for entry_id in claim.ids if entry_id not in passed]
     texts = key.stream.find_each(readable)
-    if claim.last_id is not None and claim.last_id > group.last_delivered_id:
-        turn.move_group(command.stream, command.group, claim.last_id, group.entries_read)
-    turn.see_consumer(command.stream, command.group, command.consumer)
     claiming = _Claiming(turn, group, command, time_ms)
     held = group.pending.items_of(sorted(set(claim.ids)))
     for entry_id in readable:
         claiming.take_entry(entry_id, texts.get(entry_id), held.get(entry_id))
+    dead = fit_letters(turn, command.stream, command.group, list(claiming.dead.values()))
+    yield
+    if claim.last_id is not None and claim.last_id > group.last_delivered_id:
+        turn.move_group(command.stream, command.group, claim.last_id, group.entries_read)
+    turn.see_consumer(command.stream, command.group, command.consumer)
     turn.settle(command.stream, command.group, list(claiming.gone))
-    move_to_dead_letters(turn, command.stream, command.group, list(claiming.dead.values()))
+    move_to_dead_letters(turn, command.stream, command.group, dead)
     claimed = claiming.found
     if claimed:
         _own(turn, command, claimed, time_ms)
@@ -280,7 +281,7 @@ def _claim_time(turn: Turn, claim: types.Claim) -> int:
 
 
 class _Claiming:
-    """XCLAIM, ID after ID, before anything is changed: what is claimed, gone, and to be dead_lettered."""
+    """XCLAIM, ID after ID: what is claimed, gone, and to be dead-lettered."""
 
     __slots__ = (
         "_claim",
@@ -376,10 +377,11 @@ def extend(turn: Turn, command: weir_commands.Extend) -> Outcomes:
 
 
 @runs(types.XAutoClaim)
-def xautoclaim(turn: Turn, command: types.XAutoClaim) -> AutoClaimed:
+def xautoclaim(turn: Turn, command: types.XAutoClaim) -> Steps[AutoClaimed]:
     key, group = turn.group(command.stream, command.group)
     turn.expect_consumer(command.stream, command.group, command.consumer)
     if group.policy.paused:
+        yield
         turn.see_consumer(command.stream, command.group, command.consumer)
         return AutoClaimed(0, (), ())
     taken: list[Delivered] = []
@@ -415,11 +417,13 @@ def xautoclaim(turn: Turn, command: types.XAutoClaim) -> AutoClaimed:
             taken.append(_autoclaimed(turn, command, entry_id, pending, text))
     else:
         next_start, _ = next(rows, (0, None))
-    turn.see_consumer(command.stream, command.group, command.consumer)
     turn.lookups_left -= len(taken) + len(deleted_ids) + len(dead)
-    move_to_dead_letters(turn, command.stream, command.group, dead)
-    turn.settle(command.stream, command.group, deleted_ids)
     turn.count_ids(len(deleted_ids) + len(taken))
+    letters = fit_letters(turn, command.stream, command.group, dead)
+    yield
+    turn.see_consumer(command.stream, command.group, command.consumer)
+    move_to_dead_letters(turn, command.stream, command.group, letters)
+    turn.settle(command.stream, command.group, deleted_ids)
     if taken:
         _own(turn, command, taken, turn.now_ms)
     return AutoClaimed(next_start, taken, deleted_ids)

@@ -17,12 +17,12 @@ from engine import entries, errors, ids
 from engine.commands import types, weir_commands
 from engine.commands.dead_letters import LETTER_FIELDS, TURN_LETTERS_BYTES_MAX
 from engine.commands.entries import PreparedEntries, prepare, store
-from engine.commands.registry import runs
-from engine.commands.turn import Turn
+from engine.commands.registry import Steps, runs
+from engine.commands.turn import Turn, removal_of
 from engine.dedup import ANSWERS
 from engine.entries import Pairs
 from engine.keyspace import Key
-from engine.records import RememberAnswer, Remove
+from engine.records import RememberAnswer
 from engine.replies import DeadLettersFound, Redriven
 
 # The field of a copy that holds the ID of the entry that died. A copy that dies again keeps the first one.
@@ -99,21 +99,24 @@ def is_wanted(letter: FoundDeadLetter, wanted: weir_commands.FindDeadLetters) ->
 
 
 @runs(weir_commands.Redrive)
-def redrive(turn: Turn, command: weir_commands.Redrive) -> Redriven:
+def redrive(turn: Turn, command: weir_commands.Redrive) -> Steps[Redriven]:
     key, _ = turn.group(command.stream, command.group)
     repeated = _repeated(turn, key, command)
     if repeated is not None:
         return repeated
     letters, upto = _found(turn, command)
+    letter_ids = [letter_id for letter_id, _ in letters]
     if command.dry_run or not letters:
+        yield
         _remember(turn, command, [], [], upto)
-        return Redriven([letter_id for letter_id, _ in letters], [], upto)
+        return Redriven(letter_ids, [], upto)
     prepared = prepare(turn, types.XAdd(stream=command.stream, bodies=[body for _, body in letters]))
     assert isinstance(prepared, PreparedEntries), "the stream exists, and copies have no key of their own"
     turn.ask_room(_IDS_LOGGED * len(letters))
-    letter_ids = [letter_id for letter_id, _ in letters]
+    removal = removal_of(command.letters, turn.key(command.letters).stream, letter_ids, tombstone=True)
+    yield
     # Deleted first: where a stream is its own dead-letter stream, its retention may remove them otherwise.
-    turn.emit(Remove(command.letters, letter_ids, tombstone=True))
+    turn.emit(removal)
     copy_ids = list(store(turn, prepared).ids)
     _remember(turn, command, letter_ids, copy_ids, upto)
     return Redriven(letter_ids, copy_ids, upto)

@@ -6,13 +6,13 @@ Must never know: how a command was written, and what it answers.
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
-from msgspec.structs import replace
+import msgspec
 
 from engine import errors, ids
 from engine.commands.retention import needed_from
-from engine.commands.turn import TURN_REMOVALS_MAX, TURN_SCANNED_MAX, Turn, Unfinished
+from engine.commands.turn import TURN_REMOVALS_MAX, TURN_SCANNED_MAX, Turn, cut_of, removal_of
 from engine.commands.types import Refs, Trim
 from engine.groups import Group
 from engine.keyspace import Key
@@ -26,9 +26,11 @@ _LIMIT_ENTRIES_MAX: Final = 1_000_000
 _LIMIT_NODES: Final = 100
 
 
-def find_referenced(key: Key, wanted: Sequence[int]) -> set[int]:
-    """Those of ascending IDs that a group has still to read, or to acknowledge."""
-    return _Referenced(key).of(wanted)
+def find_referenced(key: Key, wanted: Sequence[int], settling: str | None = None) -> set[int]:
+    """Those of ascending IDs that a group has still to read, or to acknowledge; one is to settle all of
+    them.
+    """
+    return _Referenced(key, settling).of(wanted)
 
 
 def references_of(key: Key, gone: Sequence[int]) -> int:
@@ -59,8 +61,8 @@ class _Referenced:
 
     __slots__ = ("groups", "read_upto")
 
-    def __init__(self, key: Key) -> None:
-        self.groups = [group for group in key.groups.values() if group.pending]
+    def __init__(self, key: Key, settling: str | None = None) -> None:
+        self.groups = [group for name, group in key.groups.items() if group.pending and name != settling]
         # Some group has not read the entries above it.
         self.read_upto = min((group.last_delivered_id for group in key.groups.values()), default=ids.ID_MAX)
 
@@ -75,90 +77,103 @@ class _Referenced:
         return needed
 
 
-def trim(turn: Turn, stream: str, asked: Trim, *, dry_run: bool = False, guard: bool = False) -> Trimmed:
-    """Trim an existing stream, as far as one turn goes."""
+class Trimming(NamedTuple):
+    """What a trim would do: the removal, None for none, and how many pending entries lose theirs."""
+
+    plan: TrimPlan
+    record: Cut | Remove | None
+    affected: int = 0
+
+
+def select_trim(
+    turn: Turn,
+    stream: str,
+    asked: Trim,
+    *,
+    guard: bool = False,
+    added: int = 0,
+    begun: Trimming | None = None,
+) -> Trimming:
+    """What the trim of an existing stream would do, as far as one turn goes; with `guard` what a group needs
+    is refused. Where `added` entries are to come before it, what it does to what is there; once they are
+    there, it goes on from what was `begun`.
+    """
     key = turn.keyspace.keys[stream]
-    return _carry_out(turn, stream, asked, plan_trim(turn, key, asked), dry_run=dry_run, guard=guard)
-
-
-def trim_in_turns(
-    turn: Turn, stream: str, asked: Trim, *, dry_run: bool, guard: bool
-) -> Trimmed | Unfinished:
-    """The same; where a turn finds nothing to remove, the next one looks on from there."""
-    plan = plan_trim(turn, turn.keyspace.keys[stream], asked)
-    if plan.resume_at is not None and turn.may_continue:
-        return Unfinished(plan.resume_at)
-    return _carry_out(turn, stream, asked, plan, dry_run=dry_run, guard=guard)
-
-
-def _carry_out(
-    turn: Turn, stream: str, asked: Trim, plan: TrimPlan, *, dry_run: bool, guard: bool
-) -> Trimmed:
-    key = turn.keyspace.keys[stream]
+    plan = plan_trim(turn, key, asked, TrimPlan(added=added) if begun is None else begun.plan)
     if guard and plan.removed and _highest(key, plan) >= needed_from(key):
         raise errors.trim_guarded(ids.format(needed_from(key)))
-    affected = pending_affected(key, plan) if asked.count_pending else 0
-    if dry_run:
-        return Trimmed(plan.removed, _first_kept(key, plan), affected)
-    if plan.ids:
-        turn.count_ids(_logged(key, plan.ids, asked.refs))
-        turn.emit(Remove(stream, plan.ids, tombstone=False))
+    record: Cut | Remove | None = None
+    if plan.ids and begun is not None and begun.record is not None:
+        # What was appended meanwhile is in no run.
+        record = msgspec.structs.replace(begun.record, ids=plan.ids)
+    elif plan.ids:
+        record = removal_of(stream, key.stream, plan.ids, tombstone=False)
+    elif plan.open_at is None and plan.removed:
+        record = cut_of(stream, key.stream, plan.cut)
+    affected = 0
+    if asked.count_pending:
+        before = 0 if begun is None or plan.ids else begun.affected
+        start = 0 if begun is None else begun.plan.open_at or 0
+        affected = before + _pending_affected(key, plan, start)
+    return Trimming(plan, record, affected)
+
+
+def emit_trim(turn: Turn, stream: str, asked: Trim, selected: Trimming | None) -> Trimmed:
+    """Trim. What depends on entries that were appended since it was selected is planned now; for None, all
+    of it.
+    """
+    key = turn.keyspace.keys[stream]
+    if selected is None or selected.plan.open_at is not None:
+        selected = select_trim(turn, stream, asked, begun=selected)
+    plan, record, affected = selected
+    if record is not None:
+        if plan.ids:
+            turn.count_ids(_logged(key, plan.ids, asked.refs))
+        turn.emit(record)
         if asked.refs is Refs.DELETE:
             remove_references(turn, stream, plan.ids)
-    elif plan.removed:
-        turn.emit(Cut(stream, plan.cut))
     return Trimmed(plan.removed, key.stream.first_id, affected)
-
-
-def look_before_trim(turn: Turn, key: Key, asked: Trim, added: int) -> None:
-    """Look into the runs that the trim behind an append will look into: after that no turn may wait."""
-    maxlen = None if asked.maxlen is None else max(0, asked.maxlen - added)
-    scans_left = turn.scans_left
-    plan = plan_trim(turn, key, replace(asked, maxlen=maxlen))
-    turn.scans_left = scans_left
-    if asked.count_pending:
-        pending_affected(key, plan)
-    if plan.ids:
-        key.stream.left_without(plan.ids)
-    elif plan.removed:
-        key.stream.left_below(plan.cut)
 
 
 def _highest(key: Key, plan: TrimPlan) -> int:
     return plan.ids[-1] if plan.ids else key.stream.live_below(plan.cut)
 
 
-def _first_kept(key: Key, plan: TrimPlan) -> int:
+def first_kept(key: Key, plan: TrimPlan) -> int:
+    """The first entry that a planned trim leaves, 0 for none."""
     if not plan.ids:
         return key.stream.live_from(plan.cut)
     gone = set(plan.ids)
     return next((entry_id for entry_id in key.stream.live_ids() if entry_id not in gone), 0)
 
 
-def plan_trim(turn: Turn, key: Key, asked: Trim) -> TrimPlan:
+def plan_trim(turn: Turn, key: Key, asked: Trim, begun: TrimPlan) -> TrimPlan:
     """What the trim would remove."""
     limit, minid = _limit(turn, asked), asked.minid
     if asked.older_than_ms is not None:
         minid = ids.make(max(0, turn.now_ms - asked.older_than_ms), 0)
     if asked.refs is Refs.KEEP:
-        return plan_cut(key.stream, maxlen=asked.maxlen, minid=minid, approx=asked.approx, limit=limit)
+        return plan_cut(
+            key.stream, maxlen=asked.maxlen, minid=minid, approx=asked.approx, limit=limit, begun=begun
+        )
     needed = _Referenced(key) if asked.refs is Refs.ACKED else None
     maxlen = asked.maxlen
     if maxlen is not None:
         # No more than fits the log is looked for.
-        maxlen = max(maxlen, key.stream.length - min(turn.ids_left(), TURN_REMOVALS_MAX))
+        maxlen = max(maxlen, key.stream.length + begun.added - min(turn.ids_left(), TURN_REMOVALS_MAX))
     # An entry is compared with the pending ones of each group.
     compared = 1 if needed is None else 1 + len(needed.groups)
+    upto = ids.ID_MAX if needed is None else needed.read_upto
     plan = plan_removal(
         key.stream,
         maxlen=maxlen,
         minid=minid,
-        limit=limit,
-        within=(turn.so_far or 0, ids.ID_MAX if needed is None else needed.read_upto),
-        limits=RemovalLimits(TURN_REMOVALS_MAX, turn.scans_left // compared),
+        limits=RemovalLimits(upto, limit, TURN_REMOVALS_MAX, turn.scans_left // compared),
         kept=(lambda _: set()) if needed is None else needed.of,
+        begun=begun if turn.so_far is None else begun._replace(open_at=turn.so_far),
     )
-    turn.scans_left -= plan.scanned * compared
+    if plan.open_at is None:
+        turn.scans_left -= plan.scanned * compared
     return _fitting(turn, key, plan, asked.refs)
 
 
@@ -188,13 +203,13 @@ def _limit(turn: Turn, asked: Trim) -> int:
     return min(wanted, _LIMIT_ENTRIES_MAX) if wanted > 0 else _LIMIT_ENTRIES_DEFAULT
 
 
-def pending_affected(key: Key, plan: TrimPlan) -> int:
-    """How many pending entries, over all groups, lose their entry by the plan."""
+def _pending_affected(key: Key, plan: TrimPlan, start: int) -> int:
+    """How many pending entries from an ID on, over all groups, lose their entry by the plan."""
     if plan.ids:
         return references_of(key, plan.ids)
     if not plan.removed:
         return 0
-    first_id, last = key.stream.first_id, plan.cut - 1
+    first_id, last = max(key.stream.first_id, start), (plan.open_at or plan.cut) - 1
     holes_upto = min(last, key.stream.gone_upto)
     groups = [group for group in key.groups.values() if group.pending]
     without_holes = sum(group.pending.count_between(max(first_id, holes_upto + 1), last) for group in groups)

@@ -5,14 +5,21 @@ Must never know: what any of them does.
 
     @runs(types.XLen)
     def xlen(turn: Turn, command: types.XLen) -> int: …
+
+    @runs(types.XDel)
+    def xdel(turn: Turn, command: types.XDel) -> Steps[int]:
+        …  selects what it does, which takes its cost of the turn: looks into nodes, and changes nothing
+        yield
+        …  emits it, and looks into none
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from functools import wraps
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from inspect import isgeneratorfunction
+from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from engine.commands.base import BlockingCommand, Command
-from engine.commands.turn import Blocked, Look, Turn, Unfinished
+from engine.commands.turn import Look, Turn
 from engine.parts.part import StreamPart
 from engine.parts.schedules import ScheduleIndex
 from engine.replies import Closed, Dropped, Reply
@@ -21,6 +28,9 @@ C = TypeVar("C", bound=Command)
 B = TypeVar("B", bound=BlockingCommand)
 R = TypeVar("R")
 E = TypeVar("E", bound=Closed | bool | int)
+
+# A command that looks into nodes and changes something; one that ends before it yields changes nothing.
+Steps: TypeAlias = Generator[None, None, R]
 
 
 class Waiting(NamedTuple, Generic[B]):
@@ -36,7 +46,9 @@ class Waiting(NamedTuple, Generic[B]):
     retry_at_ms: Callable[[Look, B], int | None]
 
 
-RUN: Final[dict[type[Command], Callable[[Turn, Any], Reply | Blocked | Unfinished]]] = {}
+RUN: Final[dict[type[Command], Callable[[Turn, Any], Any]]] = {}
+# Those that run in steps.
+STEPS: Final[set[type[Command]]] = set()
 # Of parts in which something falls due, the command that does it as long as it has time.
 DUE: Final[dict[type[StreamPart], Callable[[Callable[[], bool]], Command]]] = {}
 WAIT: Final[dict[type[Command], Waiting[Any]]] = {}
@@ -47,7 +59,9 @@ def runs(kind: type[C]) -> Callable[[Callable[[Turn, C], R]], Callable[[Turn, C]
 
     def enter(function: Callable[[Turn, C], R]) -> Callable[[Turn, C], R]:
         assert kind not in RUN, "one function a command"
-        RUN[kind] = function  # type: ignore[assignment] # every function returns one of the replies
+        RUN[kind] = function
+        if isgeneratorfunction(function):
+            STEPS.add(kind)
         return function
 
     return enter
@@ -58,13 +72,21 @@ def ends_streams(function: Callable[[Turn, C], E]) -> Callable[[Turn, C], E | Dr
 
     @wraps(function)
     def counted(turn: Turn, command: C) -> E | Dropped:
-        index = ScheduleIndex.of(turn.keyspace)
-        before = index.dropped
-        reply = function(turn, command)
-        dropped = index.dropped - before
-        return Dropped(reply, dropped) if dropped else reply
+        before = dropped_of(turn)
+        return count_dropped(turn, before, function(turn, command))
 
     return counted
+
+
+def dropped_of(turn: Turn) -> int:
+    """How many schedules have gone with their streams by now."""
+    return ScheduleIndex.of(turn.keyspace).dropped
+
+
+def count_dropped(turn: Turn, before: int, reply: E) -> E | Dropped:
+    """The same of a reply; `before`, so many had gone."""
+    dropped = dropped_of(turn) - before
+    return Dropped(reply, dropped) if dropped else reply
 
 
 def waits(kind: type[B], waiting: Waiting[B]) -> None:

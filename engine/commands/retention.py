@@ -11,7 +11,7 @@ from typing import Final
 
 from engine import errors, ids
 from engine.commands.base import Command
-from engine.commands.turn import Turn
+from engine.commands.turn import Turn, cut_of
 from engine.errors import EngineError
 from engine.keyspace import Key, Keyspace
 from engine.parts.keeping import Retention, kept_of
@@ -44,32 +44,23 @@ def name_kept_whole(refusal: EngineError, keyspace: Keyspace, commands: Sequence
     return refusal
 
 
-def enforce(turn: Turn, stream: str, *, exact: bool, limit: int = TURN_ENTRIES_MAX) -> int:
-    """Cut what the stream's retention no longer keeps, `limit` entries at most; how many went.
-
-    Not `exact` takes whole nodes only, which costs next to nothing beside an append.
+def select_retention(turn: Turn, stream: str, *, exact: bool, limit: int = TURN_ENTRIES_MAX) -> Cut | None:
+    """The cut of what the stream's retention no longer keeps, `limit` entries at most. Not `exact` takes
+    whole nodes only, and looks into no run.
     """
     key = turn.keyspace.keys[stream]
-    before, kept_from = key.stream.length, _kept_from(key)
-    if not before or kept_from <= key.stream.first_id:
-        return 0
+    kept_from = _kept_from(key)
+    if not key.stream.length or kept_from <= key.stream.first_id:
+        return None
     plans = _plans(turn, key, exact=exact, limit=limit)
-    cut = _beside_runs(key, min(max((plan.cut for plan in plans), default=0), kept_from), exact=exact)
-    if cut > key.stream.first_id:
-        turn.emit(Cut(stream, cut))
-    return before - key.stream.length
-
-
-def _beside_runs(key: Key, cut: int, *, exact: bool) -> int:
-    """The cut, or where it would end in a run that is not to be looked into, the beginning of that."""
+    cut = min(max((plan.cut for plan in plans), default=0), kept_from)
     part = key.stream.part_of(cut - 1) if cut and key.stream.nodes.runs else None
-    if not isinstance(part, Run) or not part.first_live < cut <= part.last_live:
-        return cut
-    if exact:
-        with suppress(EngineError):
-            key.stream.left_below(cut)
-            return cut
-    return part.first
+    if isinstance(part, Run) and part.first_live < cut <= part.last_live:
+        if exact:
+            with suppress(EngineError):
+                return cut_of(stream, key.stream, cut)
+        cut = part.first
+    return cut_of(stream, key.stream, cut) if cut > key.stream.first_id else None
 
 
 def _plans(turn: Turn, key: Key, *, exact: bool, limit: int) -> list[TrimPlan]:

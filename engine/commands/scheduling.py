@@ -19,13 +19,13 @@ from engine import errors
 from engine.commands import types
 from engine.commands.entries import (
     PreparedEntries,
+    Repeated,
     check_bodies,
     expect_open,
-    look_before_storing,
     prepare,
     store,
 )
-from engine.commands.registry import DUE, runs
+from engine.commands.registry import DUE, Steps, runs
 from engine.commands.schedule_commands import (
     AddScheduled,
     CancelSchedule,
@@ -98,14 +98,15 @@ def check_later(schedules: Sequence[NewSchedule]) -> dict[str, NewSchedule]:
 
 
 @runs(AddScheduled)
-def add_scheduled(turn: Turn, command: AddScheduled) -> AddedScheduled | None:
+def add_scheduled(turn: Turn, command: AddScheduled) -> Steps[AddedScheduled | None]:
     stream, later = command.stream, check_later(command.later)
     if turn.keyspace.find(stream) is None and not command.mkstream:
         return None
     prepared = None if command.add is None else prepare(turn, command.add)
-    if isinstance(prepared, Added):
-        # A repetition: the first time has done all of it.
-        return AddedScheduled(prepared)
+    if isinstance(prepared, Repeated):
+        # The first time has done all of it.
+        yield
+        return AddedScheduled(store(turn, prepared))
     cancelled = None if command.cancel is None else _find(turn, stream, command.cancel)
     if cancelled is None and command.cancel is not None and command.cancel_required:
         raise errors.schedule_gone(command.cancel)
@@ -119,9 +120,7 @@ def add_scheduled(turn: Turn, command: AddScheduled) -> AddedScheduled | None:
         replace(_prepare(turn, stream, one, recurring=command.recurring), rule="") for one in command.later
     ]
     _expect_room(turn, stream, sum(one is None for one in known.values()))
-    if prepared is not None:
-        # What a trim looks into is read before anything is changed: after that no turn may wait.
-        look_before_storing(turn, prepared)
+    yield
     if command.cancel is not None and cancelled is not None:
         turn.emit(DropSchedule(stream, command.cancel))
     added = None if prepared is None else store(turn, prepared)

@@ -5,8 +5,8 @@ wake, and what Redis calls the event of a record in keyspace notifications.
 Must never know: what any command means, asyncio, disk, wire formats.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Generator, Hashable, Iterable, Sequence
+from typing import Any, Final, TypeVar, cast
 
 import msgspec
 
@@ -40,7 +40,10 @@ from engine.records import (
     Stored,
 )
 from engine.runs import HeldRuns, NotInMemoryError, Run, pack_left
+from engine.stream import Stream
 from engine.versions import Versions
+
+T = TypeVar("T")
 
 
 def event_of(record: Record) -> str | None:
@@ -109,17 +112,13 @@ class Unfinished(msgspec.Struct, frozen=True):
     so_far: Any
 
 
-class Unread(Unfinished, frozen=True):
+class Missing(Unfinished, frozen=True):
     """Nothing was done: the command runs again once these runs were read, with all that it looks at in
     `held`.
     """
 
     runs: Sequence[Run]
     held: HeldRuns
-
-
-class WouldChangeError(Exception):
-    """A rehearsal has come to the first change."""
 
 
 class DirtyTurnError(Exception):
@@ -139,16 +138,16 @@ def _note_change(versions: Versions, record: Record) -> None:
             versions.change(record.target)
 
 
-def _resolve(record: Cut | Remove, keyspace: Keyspace) -> Record:
-    """The record that also says what is left of runs, which are looked into here for the last time."""
-    stream = keyspace.keys[record.stream].stream
-    if not stream.nodes.runs:
-        return record
-    if isinstance(record, Cut):
-        row = stream.left_below(record.below)
-        return record if row is None else CutStored(record.stream, record.below, pack_left([row]))
-    left = stream.left_without(record.ids)
-    return RemoveStored(record.stream, record.ids, record.tombstone, pack_left(left)) if left else record
+def cut_of(name: str, stream: Stream, below: int) -> Cut:
+    """The record of a cut, with what is left of the run that it ends in, which is looked into."""
+    row = stream.left_below(below) if stream.nodes.runs else None
+    return Cut(name, below) if row is None else CutStored(name, below, pack_left([row]))
+
+
+def removal_of(name: str, stream: Stream, gone: Sequence[int], *, tombstone: bool) -> Remove:
+    """The same of single live entries."""
+    left = stream.left_without(gone) if stream.nodes.runs else ()
+    return RemoveStored(name, gone, tombstone, pack_left(left)) if left else Remove(name, gone, tombstone)
 
 
 class Look:
@@ -164,8 +163,9 @@ class Look:
 class Turn(Look):
     """One command, or one transaction: one reading of the clock, one frame.
 
-    The rule of order for every command: check all arguments, look up, emit, return. After the first emit
-    nothing raises.
+    The rule of order for every command: check all arguments and select what is to be done, which takes its
+    cost of the turn and changes nothing; emit, return. Only what selects looks into nodes, by `look`. After
+    the first emit nothing raises.
     """
 
     __slots__ = (
@@ -176,19 +176,22 @@ class Turn(Look):
         "entries_left",
         "events",
         "expired",
+        "expired_count",
         "frame_bytes_left",
+        "held",
         "ids_seen",
         "letters_bytes",
+        "letters_made",
         "letters_refused",
         "lookups_left",
         "may_continue",
-        "own_from",
+        "missing",
         "read_bytes_left",
         "records",
         "scans_left",
         "signalled",
         "so_far",
-        "unread",
+        "waits",
     )
 
     def __init__(
@@ -204,10 +207,11 @@ class Turn(Look):
         self.so_far = so_far
         self.may_continue = may_continue
         self.records: list[Record] = []
-        # Where the records begin before which the command may still wait for the disk.
-        self.own_from = 0
+        # What it has looked into, and whether it may wait for what is not in memory.
+        self.held: HeldRuns = {}
+        self.waits = False
         # By stream, what steps of it would have looked into and was not in memory; None without any.
-        self.unread: dict[str, list[Run]] | None = None
+        self.missing: dict[str, list[Run]] | None = None
         # The consumer seen last, and the index of that record.
         self._seen_at: tuple[str, str, str, int] | None = None
         # Streams whose waiting readers may be served, in the order of their signals.
@@ -222,8 +226,10 @@ class Turn(Look):
         self.letters_refused: list[tuple[str, str, str, str]] = []
         # What happened, and to which stream, in Redis's words for keyspace events; None if no caller asks.
         self.events: list[tuple[str, str]] | None = [] if keyspace.notifies else None
-        # The bytes of entries that became dead letters.
-        self.letters_bytes = 0
+        # The bytes of entries that become dead letters, and how many entries are too old.
+        self.letters_bytes = self.expired_count = 0
+        # The streams that they make.
+        self.letters_made: set[str] = set()
         self.lookups_left = TURN_LOOKUPS_MAX
         self.scans_left = TURN_SCANNED_MAX
         self.entries_left = TURN_ENTRIES_MAX
@@ -235,22 +241,38 @@ class Turn(Look):
         # What earlier commands of the turn took of it.
         self._shared_ids = 0
 
-    @property
-    def has_changed(self) -> bool:
-        """Whether the command, or the step, has changed something."""
-        return len(self.records) > self.own_from
-
-    def attempt(self, stream: str, step: Callable[[], object]) -> None:
-        """Do one of the steps of a turn. One that looks into a run that is not in memory, before it changes
-        anything, is for another turn, and noted in `unread`.
+    def look(self, select: Callable[[], T], *, has_begun: bool = False) -> T:
+        """What is to be done: the one phase that looks into nodes. Raises NotInMemoryError if it waits for
+        the disk, which it may not where the command `has_begun` to change something.
         """
-        refused, self.own_from = len(self.letters_refused), len(self.records)
+        runs = self.keyspace.runs
+        if not runs.files:
+            return select()
+        refused = len(self.letters_refused)
         try:
-            step()
-        except NotInMemoryError as missing:
+            return runs.look(self.held, select, waits=self.waits and not has_begun)
+        except Exception:
             del self.letters_refused[refused:]
-            self.unread = self.unread or {}
-            self.unread.setdefault(stream, []).extend(missing.runs)
+            raise
+
+    def run(self, steps: Generator[None, None, T]) -> T:
+        """Select, then emit. Raises NotInMemoryError if it waits for the disk."""
+        try:
+            self.look(steps.__next__)
+            next(steps)
+        except StopIteration as ended:
+            return cast("T", ended.value)
+        raise AssertionError("a command selects once")
+
+    def step(self, stream: str, steps: Generator[None, None, object]) -> None:
+        """The same of one of the things that a turn does; one that waits for the disk is for another turn,
+        and noted in `missing`.
+        """
+        try:
+            self.run(steps)
+        except NotInMemoryError as missing:
+            self.missing = self.missing or {}
+            self.missing.setdefault(stream, []).extend(missing.runs)
 
     def touch(self, streams: Iterable[str]) -> None:
         """Note that these streams were used now."""
@@ -354,8 +376,6 @@ class Turn(Look):
 
     def emit_quietly(self, record: Record) -> None:
         """The same; what happened is not noted."""
-        if type(record) is Cut or type(record) is Remove:
-            record = _resolve(record, self.keyspace)
         before_change = self.keyspace.before_change
         if before_change is not None:
             before_change(getattr(record, "stream", ""))
@@ -393,14 +413,11 @@ class Turn(Look):
         key = self.keyspace.find(stream)
         if key is None or not key.is_due(self.now_ms):
             return
-        expiry_ms, had_changed = self.keyspace.expiry_of(key), self.has_changed
+        expiry_ms = self.keyspace.expiry_of(key)
         if self.keyspace.has_expired(key, self.now_ms):
             self.remove_stream(stream, "expired")
         elif expiry_ms != key.expires_at_ms:
             self.emit_quietly(SetLifetime(stream, expiry_ms))
-        if not had_changed:
-            # It would have been so without the command, which may still wait.
-            self.own_from = len(self.records)
 
     def expect_room(self, streams: int) -> None:
         """Refuse `streams` new streams if the limit leaves no room for them."""
@@ -496,28 +513,3 @@ class Turn(Look):
         key = self.keyspace.keys[stream]
         if key.parts and Closed.of(key) is not None and not key.groups[group].pending:
             self.signal(stream)
-
-
-class Rehearsal(Turn):
-    """A turn that changes nothing: commands run up to their first change, for what they look into before."""
-
-    __slots__ = ()
-
-    def emit_quietly(self, record: Record) -> None:
-        """Go no further."""
-        raise WouldChangeError
-
-    def expire(self, stream: str) -> None:
-        """Look at it as it is."""
-
-    def touch(self, streams: Iterable[str]) -> None:
-        """They were not used."""
-
-    @property
-    def was_long(self) -> bool:
-        """Whether it took more than half of what a turn may take."""
-        return (
-            self.entries_left * 2 < TURN_ENTRIES_MAX
-            or self.lookups_left * 2 < TURN_LOOKUPS_MAX
-            or self.scans_left * 2 < TURN_SCANNED_MAX
-        )

@@ -126,9 +126,6 @@ class XAdd(StreamCommand, frozen=True, kw_only=True):
     def entry_bytes(self) -> int:
         return rows.size(self.bodies)
 
-    def may_look(self) -> bool:
-        return self.trim is not None
-
 
 class XLen(StreamCommand, frozen=True, kw_only=True):
     changes: ClassVar[bool] = False
@@ -287,9 +284,6 @@ class XAck(StreamCommand, frozen=True, kw_only=True):
 
     def named_ids(self) -> Ids:
         return self.ids
-
-    def may_look(self) -> bool:
-        return False
 
 
 class XAckDel(StreamCommand, frozen=True, kw_only=True):

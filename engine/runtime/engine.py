@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Final, Self
 from engine import errors
 from engine.clock import Clock
 from engine.commands import Command, ExpireStreams, ReleaseDeferred, XReadGroup
-from engine.commands.execution import Blocked, Unfinished, Unread, block_group_read, is_ready
+from engine.commands.execution import Blocked, Missing, Unfinished, block_group_read, is_ready
 from engine.commands.planning import durable_queue
 from engine.commands.registry import DUE
 from engine.errors import EngineError
@@ -458,11 +458,8 @@ class Engine:
             commands = (commands[0].to_nonblocking(),)
         ran = self._run(commands, before=_FIRST, together=together, quotas=call.quotas)
         if ran.replies and isinstance(first := ran.replies[0], Unfinished):
-            further = (
-                self._run_again(call, first)
-                if isinstance(first, Unread) and together
-                else self._run_rest(commands[0], first, call.caller)
-            )
+            quotas = call.quotas if together else ()
+            further = self._run_further(commands, first, call.caller, together=together, quotas=quotas)
             self._answer_later(further, call, done)
             return None
         return self._leave(ran.replies, ran.position, call, done)
@@ -554,9 +551,8 @@ class Engine:
             let_in = False
             if replies and isinstance(last := replies[-1], Unfinished):
                 try:
-                    replies[-1], upto = yield from self._run_further(
-                        commands[len(replies) - 1].to_nonblocking(), last, call.caller
-                    )
+                    command = commands[len(replies) - 1].to_nonblocking()
+                    (replies[-1],), upto = yield from self._run_further((command,), last, call.caller)
                     position = max(position, upto)
                 except EngineError as refusal:
                     # The others have run: the refusal is of this one alone.
@@ -590,7 +586,7 @@ class Engine:
             if not isinstance(reply, Blocked) or is_ready(self._keyspace, reply, self._clock.wall_ms()):
                 ran = self._run((command,), before=before)
                 reply, position = ran.replies[0], ran.position
-            if isinstance(reply, Unread):
+            if isinstance(reply, Missing):
                 self._fetcher.expect_room(reply, call.caller)
                 self._fetcher.wait(reply, call.caller, partial(self._read, call, handle, reply))
                 return
@@ -635,57 +631,43 @@ class Engine:
     ) -> TurnResult:
         """Run a turn, and serve the reads that it wakes."""
         so_far = None if before is None else before.so_far
-        held = before.held if isinstance(before, Unread) else None if before is None else {}
+        held = before.held if isinstance(before, Missing) else None if before is None else {}
         ran = self._turns.run_commands(commands, so_far=so_far, held=held, together=together, quotas=quotas)
         self._waits.serving.serve(ran.turn.signalled, ran.turn.now_ms)
         return ran
 
-    def _run_further(self, command: Command, reply: Unfinished, caller: str) -> FurtherWork[WaitResult]:
-        """Run further turns of a command to its end, with others' turns between."""
+    def _run_further(
+        self,
+        commands: Sequence[Command],
+        reply: Unfinished,
+        caller: str,
+        *,
+        together: bool = False,
+        quotas: Sequence[Quota] = (),
+    ) -> FurtherWork[tuple[Replies, int]]:
+        """Run further turns of a command to its end, or those together once what they look at was read, with
+        others' turns between.
+        """
         has_begun = False
         while True:
             try:
-                if isinstance(reply, Unread):
+                if isinstance(reply, Missing) and reply.runs:
                     self._fetcher.expect_room(reply, caller)
                     yield partial(self._fetcher.wait, reply, caller)
                 else:
-                    has_begun = True
+                    has_begun = has_begun or not isinstance(reply, Missing)
                     yield self._further.wait
-                ran = self._run((command,), before=reply)
+                ran = self._run(commands, before=reply, together=together, quotas=quotas)
             except EngineError as refusal:
-                if self._may_wait(refusal, (command,)):
+                if self._may_wait(refusal, commands):
                     yield self._rewriter.wait
                     continue
                 raise (errors.in_part(refusal) if has_begun else refusal) from None
             further: Reply | Blocked | Unfinished | EngineError = ran.replies[0]
             if not isinstance(further, Unfinished):
                 assert not isinstance(further, Blocked), "reads take one turn"
-                return WaitResult(further, ran.position)
-            reply = further
-
-    def _run_rest(self, command: Command, reply: Unfinished, caller: str) -> FurtherWork[tuple[Replies, int]]:
-        """The same for a command that is a call."""
-        looked, position = yield from self._run_further(command, reply, caller)
-        return [looked], position
-
-    def _run_again(self, call: Call, unread: Unread) -> FurtherWork[tuple[Replies, int]]:
-        """Run a transaction once what it looks at was read."""
-        while True:
-            if unread.runs:
-                self._fetcher.expect_room(unread, call.caller)
-                yield partial(self._fetcher.wait, unread, call.caller)
-            else:
-                yield self._further.wait
-            try:
-                ran = self._run(call.commands, before=unread, together=True, quotas=call.quotas)
-            except EngineError as refusal:
-                if not self._may_wait(refusal, call.commands):
-                    raise
-                yield self._rewriter.wait
-                continue
-            if not ran.replies or not isinstance(again := ran.replies[0], Unread):
                 return ran.replies, ran.position
-            unread = again
+            reply = further
 
     def _synced(self, durable_upto: int) -> None:
         """Serve the reads that wait for entries on disk."""

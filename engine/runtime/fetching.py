@@ -3,7 +3,7 @@
 Knows: which commands wait for which runs, how many may, in which order a disk likes to be asked.
 Must never know: what a command does with them.
 
-    a turn looks into a run that is not in memory, before it has changed anything
+    a command selects what it would do, and looks into a run that is not in memory
         → the command waits; a thread reads all that is wanted by now, in order of its place
         → the command runs again, and holds what was read until it is done
 """
@@ -16,7 +16,7 @@ from itertools import groupby
 from typing import Final
 
 from engine import errors
-from engine.commands.execution import Unread
+from engine.commands.execution import Missing
 from engine.errors import EngineError
 from engine.runs import (
     DamagedRunError,
@@ -53,7 +53,7 @@ class Fetcher:
     def __init__(self, runs: Runs, read: ReadFile) -> None:
         self._runs = runs
         self._read = read
-        self._waiting: list[tuple[Unread, str, Callable[[], None]]] = []
+        self._waiting: list[tuple[Missing, str, Callable[[], None]]] = []
         self._by_caller: Counter[str] = Counter()
         self._reading: asyncio.Task[None] | None = None
         self._count = self._held_bytes = 0
@@ -63,26 +63,26 @@ class Fetcher:
     def __len__(self) -> int:
         return self._count
 
-    def expect_room(self, unread: Unread, caller: str) -> None:
+    def expect_room(self, missing: Missing, caller: str) -> None:
         """Refuse one more command that waits if there are too many, of all or of its caller, or if they hold
         too much.
         """
         asked = len(self) - self._by_caller[_UNASKED]
-        is_too_much = asked and self._held_bytes + _held_bytes(unread) > self._held_bytes_max
+        is_too_much = asked and self._held_bytes + _held_bytes(missing) > self._held_bytes_max
         has_part = not caller or self._by_caller[caller] < _WAITING_OF_CALLER_MAX
         if asked >= _WAITING_MAX or is_too_much or not has_part:
             raise errors.too_many_waiters()
 
-    def wait_unasked(self, unread: Unread, go_on: Callable[[], None]) -> None:
+    def wait_unasked(self, missing: Missing, go_on: Callable[[], None]) -> None:
         """As `wait`, of what the engine has to do: it is never refused, and takes no part of the callers'."""
-        self.wait(unread, _UNASKED, go_on)
+        self.wait(missing, _UNASKED, go_on)
 
-    def wait(self, unread: Unread, caller: str, go_on: Callable[[], None]) -> None:
+    def wait(self, missing: Missing, caller: str, go_on: Callable[[], None]) -> None:
         """Call back once the runs were read, or found damaged."""
         self._count += 1
         self._by_caller[caller] += 1
-        self._held_bytes += _held_bytes(unread)
-        self._waiting.append((unread, caller, go_on))
+        self._held_bytes += _held_bytes(missing)
+        self._waiting.append((missing, caller, go_on))
         if self._reading is None:
             self._reading = asyncio.ensure_future(self._read_on())
 
@@ -96,12 +96,12 @@ class Fetcher:
         try:
             while self._waiting:
                 waiting = self._take_waiting()
-                read = await self._read_all({run.place: run for unread, *_ in waiting for run in unread.runs})
+                read = await self._read_all({run.place: run for one, *_ in waiting for run in one.runs})
                 self._count -= len(waiting)
-                self._held_bytes -= sum([_held_bytes(unread) for unread, *_ in waiting])
+                self._held_bytes -= sum([_held_bytes(one) for one, *_ in waiting])
                 self._by_caller -= Counter([caller for _, caller, _ in waiting])
-                for unread, _, go_on in waiting:
-                    unread.held.update({run.place: read[run.place] for run in unread.runs})
+                for one, _, go_on in waiting:
+                    one.held.update({run.place: read[run.place] for run in one.runs})
                     try:
                         go_on()
                     except Exception as error:  # noqa: BLE001 - the others go on in any case
@@ -109,11 +109,11 @@ class Fetcher:
         finally:
             self._reading = None
 
-    def _take_waiting(self) -> Sequence[tuple[Unread, str, Callable[[], None]]]:
+    def _take_waiting(self) -> Sequence[tuple[Missing, str, Callable[[], None]]]:
         """The first ones, as many as are read together."""
         size, most = 0, min(_TOGETHER_BYTES_MAX, self._runs.bytes_max)
-        for place, (unread, *_) in enumerate(self._waiting):
-            size += sum([run.length for run in unread.runs])
+        for place, (missing, *_) in enumerate(self._waiting):
+            size += sum([run.length for run in missing.runs])
             if size > most and place:
                 taken, self._waiting = self._waiting[:place], self._waiting[place:]
                 return taken
@@ -158,10 +158,10 @@ def _report(message: str, error: Exception) -> None:
     asyncio.get_running_loop().call_exception_handler({"message": message, "exception": error})
 
 
-def _held_bytes(unread: Unread) -> int:
+def _held_bytes(missing: Missing) -> int:
     """What a command holds, and what it waits for."""
-    held = sum([loaded.length for loaded in unread.held.values() if isinstance(loaded, LoadedRun)])
-    return held + sum([run.length for run in unread.runs])
+    held = sum([loaded.length for loaded in missing.held.values() if isinstance(loaded, LoadedRun)])
+    return held + sum([run.length for run in missing.runs])
 
 
 def _side_by_side(runs: Sequence[Run]) -> list[list[Run]]:

@@ -5,7 +5,7 @@ the last one that touched a stream.
 Must never know: callers, waiting reads, what a command means.
 
     run → admit: memory, room in the log │ nothing has changed
-        → look up, emit, apply           │ `engine.commands.execution`
+        → select, emit, apply            │ `engine.commands.execution`
         → stage: one frame of the turn's records
 
 A piece of long work takes some milliseconds. If each of many went on in each cycle, all others would wait for
@@ -156,7 +156,7 @@ class Turns:
         quotas: Sequence[Quota] = (),
     ) -> TurnResult:
         """Run one command, which may wait or be `Unfinished`, or several together, which may not. It may be
-        `Unread` where runs that it `held` before are given.
+        `Missing` where runs that it `held` before are given.
 
         Raises EngineError if everything is refused: with nothing changed, or as `internal` if the turn failed
         half-way, and the engine with it.
@@ -164,7 +164,7 @@ class Turns:
 
         def execute_now(now_ms: int) -> tuple[Sequence[Any], Turn]:
             if together:
-                return execute_all(self._keyspace, commands, now_ms, held, so_far or 0)
+                return execute_all(self._keyspace, commands, now_ms, held, looked=so_far is True)
             outcome = execute(self._keyspace, commands[0], now_ms, so_far, held)
             return [outcome.reply], outcome.turn
 

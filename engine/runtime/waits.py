@@ -14,7 +14,7 @@ import msgspec
 from engine import errors
 from engine.clock import Clock
 from engine.commands import BlockingCommand, Command, EndWait
-from engine.commands.execution import Blocked, Unfinished, Unread, give_up, retry_at_ms
+from engine.commands.execution import Blocked, Missing, Unfinished, give_up, retry_at_ms
 from engine.errors import EngineError
 from engine.keyspace import Keyspace
 from engine.read_handle import ReadHandle
@@ -105,7 +105,7 @@ class Waits:
             self._answer(waiter, refusal, 0)
             return {}
         reply: Reply | Blocked | Unfinished | EngineError = ran.replies[0]
-        if isinstance(reply, Unread):
+        if isinstance(reply, Missing):
             # It waits as before, until the disk has read what it needs.
             self._waiters.add(waiter)
             self._reading[waiter] = None
@@ -162,7 +162,7 @@ class Waits:
             return
         command = waiter.blocked.command
         reply = give_up(self._keyspace, waiter.blocked, now_ms, {} if held is None else held)
-        if isinstance(reply, Unread):
+        if isinstance(reply, Missing):
             self._waiters.remove(waiter)
             go_on = partial(self._give_up, waiter, now_ms, reply.held)
             self._fetcher.wait_unasked(reply, go_on)
@@ -189,14 +189,14 @@ class Waits:
         except EngineError:
             return None
         self.serving.serve(ran.turn.signalled, ran.turn.now_ms)
-        unread, reply = ran.turn.unread, ran.replies[0]
-        assert not isinstance(reply, Unread), "what looks into runs does so in steps"
-        if unread is not None and type(command) not in self._unasked:
+        missing, reply = ran.turn.missing, ran.replies[0]
+        assert not isinstance(reply, Missing), "what looks into runs does so in steps"
+        if missing is not None and type(command) not in self._unasked:
             self._unasked.add(type(command))
-            runs = {run.place: run for runs in unread.values() for run in runs}
+            runs = {run.place: run for runs in missing.values() for run in runs}
             # What a step has looked into stays for the next try of it.
-            waits = Unread(None, list(runs.values()), held if len(held) <= _HELD_RUNS_MAX else {})
-            again = msgspec.structs.replace(command, again=tuple(unread))
+            waits = Missing(None, list(runs.values()), held if len(held) <= _HELD_RUNS_MAX else {})
+            again = msgspec.structs.replace(command, again=tuple(missing))
             self._fetcher.wait_unasked(waits, partial(self._run_unasked_again, again, waits.held))
         return reply
 
