@@ -4,18 +4,48 @@ Knows: what the rewriter's thread does to store nodes, and a reader's to read th
 Must never know: disk.
 """
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, TypeVar
 
 from engine import Engine, EngineError
 from engine.commands import Command
-from engine.commands.execution import Execution, Turn, Unread, execute, execute_all
+from engine.commands.execution import Execution, Missing, Turn, execute, execute_all
 from engine.keyspace import Keyspace
-from engine.records import Record
+from engine.records import Record, RemoveStream, SetLifetime
 from engine.replies import Reply
-from engine.runs import HeldRuns, Run, parse
+from engine.runs import NOTHING_HELD, HeldRuns, LoadedRun, Run, Runs, parse, refuse
 from engine.runtime.storing import StoreBounds, cold_nodes, make_run, stored
 from tests.engine.world import World
+
+T = TypeVar("T")
+
+
+class WatchedRuns(Runs):
+    """Runs into which, within a turn, nothing looks but what selects."""
+
+    in_turn = False
+
+    def _look(self, run: Run) -> LoadedRun:
+        assert not self.in_turn or self._held is not NOTHING_HELD, "an emission looks into a run"
+        return super()._look(run)
+
+
+def watch(keyspace: Keyspace) -> WatchedRuns:
+    """Watch the runs of a keyspace."""
+    runs = keyspace.runs
+    runs.__class__ = WatchedRuns
+    assert isinstance(runs, WatchedRuns)
+    return runs
+
+
+def in_turn(runs: WatchedRuns, run: Callable[..., T], *args: Any, **options: Any) -> T:
+    """Run a turn under watch."""
+    runs.in_turn = True
+    try:
+        return run(*args, **options)
+    finally:
+        runs.in_turn = False
 
 
 class StoringEngine(Engine):
@@ -26,10 +56,16 @@ class StoringEngine(Engine):
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
         self._keyspace.runs.bytes_max = 1
+        runs, turns = watch(self._keyspace), self._turns
+        turns._run = partial(in_turn, runs, turns._run)  # type: ignore[method-assign] # noqa: SLF001
 
 
 class Shelf:
-    """A file with all runs, of which the cache holds the last one alone."""
+    """A file with all runs, of which the cache holds the last one alone. What a read finds behind dead
+    letters that come to itself it `may_read_in_turns`.
+    """
+
+    may_read_in_turns = False
 
     def __init__(self) -> None:
         self.content = bytearray()
@@ -39,6 +75,7 @@ class Shelf:
 
     def serve(self, keyspace: Keyspace) -> Keyspace:
         """Let the keyspace read its runs here."""
+        watch(keyspace)
         keyspace.runs.bytes_max, keyspace.runs.read = 1, self.read
         return keyspace
 
@@ -58,13 +95,17 @@ class Shelf:
     def execute(self, keyspace: Keyspace, command: Command, now_ms: int, so_far: object = None) -> Execution:
         """One turn, as often as it takes to have all that it looks at."""
         held: HeldRuns = {}
+        due: list[Record] = []
         reads_before = keyspace.runs.reads_in_turns
         while True:
-            outcome = execute(keyspace, command, now_ms, so_far, held)
-            assert keyspace.runs.reads_in_turns == reads_before, "what is looked at is looked at first"
-            if not isinstance(outcome.reply, Unread):
+            outcome = in_turn(watch(keyspace), execute, keyspace, command, now_ms, so_far, held)
+            waited = keyspace.runs.reads_in_turns == reads_before
+            assert waited or self.may_read_in_turns, "what is looked at is looked at first"
+            due += outcome.turn.records
+            if not isinstance(outcome.reply, Missing):
+                outcome.turn.records[:] = due
                 return outcome
-            assert not outcome.turn.records, "it has changed nothing"
+            assert all(isinstance(each, RemoveStream | SetLifetime) for each in due), "it has changed nothing"
             self._fetch(keyspace, outcome.reply)
 
     def execute_all(
@@ -72,20 +113,20 @@ class Shelf:
     ) -> tuple[Sequence[Reply | EngineError], Turn]:
         """The same of a transaction. What depends on its own changes it reads in its turn."""
         held: HeldRuns = {}
-        rehearsals = 0
+        looked = False
         while True:
-            replies, turn = execute_all(keyspace, commands, now_ms, held, rehearsals)
-            if not replies or not isinstance(unread := replies[0], Unread):
-                return replies, turn  # type: ignore[return-value]
+            replies, turn = in_turn(
+                watch(keyspace), execute_all, keyspace, commands, now_ms, held, looked=looked
+            )
+            if not replies or not isinstance(missing := replies[0], Missing):
+                return replies, turn
             assert not turn.records, "it has changed nothing"
-            self._fetch(keyspace, unread)
-            rehearsals = unread.so_far
+            self._fetch(keyspace, missing)
+            looked = bool(missing.so_far)
 
-    def _fetch(self, keyspace: Keyspace, unread: Unread) -> None:
-        for run in unread.runs:
-            loaded = keyspace.runs.keep(run, parse(run, self.read))
-            assert loaded is not None, "it is sound"
-            unread.held[run.place] = loaded
+    def _fetch(self, keyspace: Keyspace, missing: Missing) -> None:
+        for run in missing.runs:
+            missing.held[run.place] = keyspace.runs.keep(run, parse(run, self.read)) or refuse(run)
 
 
 class StoredWorld(World):
