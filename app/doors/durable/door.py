@@ -15,6 +15,7 @@ from app.doors.durable import reading, writing
 from app.doors.durable.headers import PREFIX, SAFE, asks_for_events
 from app.errors import RefusalError
 from app.http.asks import Ask, Result
+from app.http.operations.binder import Binder
 from app.http.operations.operation import Operation
 from app.http.operations.options import Options
 from app.http.requests import TICKET, BodyReading, NeedsTaskError, Request
@@ -52,6 +53,8 @@ class DurableOperation(Operation):
         read: Callable[[Request, str], BodyReading[Any]] | None = None,
     ) -> None:
         super().__init__(method, _PATH, rule, _endpoint, "durable", Options(hidden=True))
+        # Parameters of others are ignored, as the protocol has it.
+        self.binder = Binder(_endpoint, frozenset(), lenient=True)
         # For the audit log.
         self.operation_id = f"{serve.__name__}Durable"
         self._serve = serve
