@@ -242,25 +242,25 @@ def run_command(
 
 
 @router.post("/v1/commands/pipeline", Access.PER_COMMAND, model=list[CommandResult], refused=CommandResult)
-def run_pipeline(
+async def run_pipeline(
     request: RequestParameter,
     given: CommandsBody,
     upstash_encoding: UpstashEncoding = None,
     weir_encoding: WeirEncoding = None,
-) -> Coroutine[Any, Any, Response]:
+) -> Response:
     """Run Redis commands one after the other; one that fails does not stop the others."""
     encoded = _encoding(upstash_encoding, weir_encoding)
     request.door = "commands"
-    return _several(RequestQueue(request, encoded).results(given))
+    return await _several(RequestQueue(request, encoded).results(given))
 
 
 @router.post("/v1/commands/multi-exec", Access.PER_COMMAND, model=list[CommandResult], refused=CommandResult)
-def run_transaction(
+async def run_transaction(
     request: RequestParameter,
     given: TransactionBody,
     upstash_encoding: UpstashEncoding = None,
     weir_encoding: WeirEncoding = None,
-) -> Response | Coroutine[Any, Any, Response]:
+) -> Response:
     """Run Redis commands as one turn: nothing between them, one reading of the clock, one frame in the
     log.
     """
@@ -268,11 +268,8 @@ def run_transaction(
     request.door = "commands"
     if isinstance(given, EngineError):
         return _refused(given, encoded)
-    return _as_one(RequestQueue(request, encoded), given, encoded)
-
-
-async def _as_one(queue: RequestQueue, given: ParsedCommands, encoded: Encoding) -> Response:
     try:
-        return await _several(_at_once(await queue.together(given)))
+        results = await RequestQueue(request, encoded).together(given)
     except EngineError as refusal:
         return _refused(refusal, encoded)
+    return await _several(_at_once(results))

@@ -218,6 +218,7 @@ TASKS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("GET /metrics", "GET /v1/status", "POST /v1/tickets"), _OTHERS),
     **dict.fromkeys(("POST /v1/admin/tokens", "DELETE /v1/admin/tokens/{token}"), _FILES),
     **dict.fromkeys(("POST /v1/admin/revocations", "POST /v1/admin/backup"), _FILES),
+    **dict.fromkeys(("POST /v1/commands/pipeline", "POST /v1/commands/multi-exec"), _PIECES),
     "POST /v1/plan": "it is made a few streams at a time, and names are matched in a thread",
     **dict.fromkeys((f"GET {_STREAM}/export", f"GET {_STREAM}/tail", "GET /v1/tail"), _PIECES),
     f"GET {_STREAM}/columns": "a page of any length is made in many turns",
