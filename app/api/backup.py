@@ -51,7 +51,7 @@ class BackupState(ResponseModel):
     @classmethod
     def of(cls, last: LastBackup) -> "BackupState":
         """As the gateway has it."""
-        return cls.model_construct(**last._asdict())
+        return cls(**last._asdict())
 
 
 class RewriteState(ResponseModel):
@@ -77,9 +77,7 @@ class RewriteState(ResponseModel):
         elif latest.last is not None:
             state, numbers = "done", latest.last
         before, after, duration_ms = numbers
-        return cls.model_construct(
-            state=state, bytes_before=before, bytes_after=after, duration_ms=duration_ms, error=error
-        )
+        return cls(state=state, bytes_before=before, bytes_after=after, duration_ms=duration_ms, error=error)
 
 
 @router.post(

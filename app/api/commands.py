@@ -11,7 +11,7 @@ from app.auth import Access, Action
 from app.errors import CODES
 from app.http.asks import Ask
 from app.http.media import JSON
-from app.http.models import Base64Flag, ResponseModel, absent
+from app.http.models import ABSENT, Base64Flag, ResponseModel
 from app.http.operations.binder import Body, RequestParameter, request_of
 from app.http.operations.router import Router
 from app.http.requests import BodyReading, Request
@@ -58,8 +58,8 @@ WeirEncoding = Annotated[
 class CommandResult(ResponseModel):
     """The result of a command: `result` in the shapes of RESP2, or `error`, Redis's sentence."""
 
-    result: Any = absent()
-    error: str = absent()
+    result: Any = ABSENT
+    error: str = ABSENT
 
 
 class _CommandBody(Body):

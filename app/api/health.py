@@ -9,7 +9,7 @@ from app.api.backup import BackupState, RewriteState
 from app.auth import Access, Action, Resource
 from app.errors import RefusalError
 from app.gateway import Gateway, Phase
-from app.http.models import Count, Milliseconds, ResponseModel, absent
+from app.http.models import ABSENT, Count, Milliseconds, ResponseModel
 from app.http.operations.binder import RequestParameter
 from app.http.operations.router import Router
 from app.http.requests import Request
@@ -42,13 +42,13 @@ class Health(ResponseModel):
             }
         ),
     ]
-    progress: LoadProgress = absent()
+    progress: LoadProgress = ABSENT
     reason: Annotated[
         str, Field(description="why the log takes no writes, or the backend cannot be used now")
-    ] = absent()
+    ] = ABSENT
     failing: Annotated[
         list[str], Field(description="what an operator has to act on, as `weir_failing` of the metrics")
-    ] = absent()
+    ] = ABSENT
 
 
 class Durability(ResponseModel):
@@ -153,7 +153,7 @@ async def is_ready(request: RequestParameter) -> Response:
     health = _health(request.gateway)
     is_ready = health.status == "ready"
     if not await _may_know(request):
-        health = Health.model_construct(status="ready" if is_ready else "unavailable")
+        health = Health(status="ready" if is_ready else "unavailable")
     return _answer(200 if is_ready else 503, health)
 
 
@@ -169,9 +169,9 @@ async def _may_know(request: Request) -> bool:
 
 
 def _health(gateway: Gateway) -> Health:
-    health = Health.model_construct(status=gateway.state)
+    health = Health(status=gateway.state)
     if gateway.phase in (Phase.STARTING, Phase.RESTARTING) and gateway.progress is not None:
-        health.progress = LoadProgress.model_construct(**gateway.progress._asdict())
+        health.progress = LoadProgress(**gateway.progress._asdict())
     reason = gateway.health.log_failure or gateway.health.backend_outage()
     if reason is not None:
         health.reason = reason
@@ -181,8 +181,7 @@ def _health(gateway: Gateway) -> Health:
 
 
 def _answer(status: int, health: Health) -> Response:
-    body = health.__pydantic_serializer__.to_json(health, exclude_none=True)
-    return Response(status, body, [_RETRY_AFTER] if status == 503 else [])
+    return Response(status, health.json(), [_RETRY_AFTER] if status == 503 else [])
 
 
 @router.get("/v1/status", Action.ADMIN, model=GatewayStatus, central=True)
@@ -191,20 +190,20 @@ async def get_status(request: RequestParameter) -> GatewayStatus:
     gateway, engine = request.gateway, request.gateway.engine
     log = engine.log_figures()
     report = gateway.report().with_all(await gateway.processes.reports())
-    return GatewayStatus.model_construct(
+    return GatewayStatus(
         status=gateway.state,
         version=VERSION,
         backend=engine.backend,
         missing=list(engine.missing),
         rows=rows.way(),
         uptime_ms=gateway.uptime_ms,
-        durability=Durability.model_construct(fsync=log and engine.fsync, answers=engine.durability),
-        log=log and LogState.model_construct(**log._asdict()),
+        durability=Durability(fsync=log and engine.fsync, answers=engine.durability),
+        log=log and LogState(**log._asdict()),
         memory=_memory(engine),
         streams=engine.streams,
         streams_closed=engine.closed_streams,
         streams_hidden=engine.hidden_streams,
-        connections=Connections.model_construct(
+        connections=Connections(
             open=report.open_connections,
             following=report.following,
             waiting_reads=engine.waiting,
@@ -217,7 +216,7 @@ async def get_status(request: RequestParameter) -> GatewayStatus:
 
 def _memory(engine: EngineProtocol) -> MemoryState:
     memory = engine.memory
-    return MemoryState.model_construct(
+    return MemoryState(
         used_bytes=memory.used_bytes,
         data_bytes=memory.estimated_bytes,
         resident_bytes=memory.resident_bytes,

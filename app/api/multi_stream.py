@@ -25,6 +25,7 @@ from app.http.entries.deliveries import (
 from app.http.entries.entry_pages import GapReport, page, preferred_wait_ms
 from app.http.entries.publishing import KeyHeader, PlainEntryInput
 from app.http.models import (
+    ABSENT,
     NAME_SCHEMA,
     ConsumerName,
     Count,
@@ -39,7 +40,6 @@ from app.http.models import (
     RequestModel,
     ResponseModel,
     Whole,
-    absent,
 )
 from app.http.operations.binder import Body, RequestParameter, request_of
 from app.http.operations.router import Router
@@ -159,14 +159,14 @@ class StreamRead(ResponseModel):
 
     entries: list[DeliveredEntry]
     more: bool
-    next: CursorText = absent()
-    last_delivered_id: IdText = absent()
-    gap: Gap = absent()
+    next: CursorText = ABSENT
+    last_delivered_id: IdText = ABSENT
+    gap: Gap = ABSENT
     closed: Annotated[
         bool, Field(description="the stream is closed, and nothing is left to read for the reader")
-    ] = absent()
-    drained: Annotated[bool, DRAINED] = absent()
-    paused: Annotated[bool, PAUSED] = absent()
+    ] = ABSENT
+    drained: Annotated[bool, DRAINED] = ABSENT
+    paused: Annotated[bool, PAUSED] = ABSENT
 
 
 class ManyReadAnswer(ResponseModel):

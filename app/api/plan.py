@@ -13,7 +13,16 @@ from app.auth import Access, Action
 from app.errors import invalid, step
 from app.glob import Glob
 from app.http.entries.entry_pages import preferred_wait_ms
-from app.http.models import Count, IdsByStream, IdText, RequestModel, ResponseModel, Whole, absent, capped
+from app.http.models import (
+    ABSENT,
+    Count,
+    IdsByStream,
+    IdText,
+    RequestModel,
+    ResponseModel,
+    Whole,
+    capped,
+)
 from app.http.operations.binder import RequestParameter
 from app.http.operations.router import Router
 from app.http.requests import Request
@@ -128,7 +137,7 @@ class StreamPlan(ResponseModel):
     durable: IdText | None
     lag: Count
     cuts: list[IdText]
-    closed: Annotated[bool, Field(description="nothing comes behind `last_id`")] = absent()
+    closed: Annotated[bool, Field(description="nothing comes behind `last_id`")] = ABSENT
 
 
 class PreviousStream(ResponseModel):
@@ -147,7 +156,7 @@ class Plans(ResponseModel):
 
     streams: dict[str, StreamPlan]
     missing: list[str]
-    previous: dict[str, PreviousStream] = absent()
+    previous: dict[str, PreviousStream] = ABSENT
 
 
 @router.post(

@@ -3,6 +3,7 @@
 from datetime import UTC, datetime
 from typing import Annotated, Final
 
+from msgspec.structs import asdict
 from pydantic import Field
 
 from app.auth import Action
@@ -56,7 +57,7 @@ class RevocationInfo(ResponseModel):
     @classmethod
     def of(cls, revocation: Revocation) -> "RevocationInfo":
         """A revocation as it is kept."""
-        return cls.model_construct(
+        return cls(
             kind=revocation.kind,
             value=revocation.value,
             revoked_at_ms=round(revocation.revoked_at.timestamp() * 1000),
@@ -128,11 +129,11 @@ async def create_revocation(request: RequestParameter, given: NewRevocation) -> 
     revocation = _revocation(given, gateway.clock.wall_ms())
     request.note_action("admin", "createRevocation", revoked=f"{revocation.kind}:{revocation.value}")
     ended = await gateway.access.tokens.revoke(gateway.engine, revocation)
-    return MadeRevocation.model_construct(**dict(RevocationInfo.of(revocation)), ended=ended)
+    return MadeRevocation(**asdict(RevocationInfo.of(revocation)), ended=ended)
 
 
 @router.get(_REVOCATIONS, Action.ADMIN, model=RevocationPage, refusals=("not_configured",), central=True)
 def list_revocations(request: RequestParameter) -> RevocationPage:
     """List the revocations that still matter."""
     known = request.gateway.access.tokens.revocations
-    return RevocationPage.model_construct(revocations=[RevocationInfo.of(one) for one in known])
+    return RevocationPage(revocations=[RevocationInfo.of(one) for one in known])

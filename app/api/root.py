@@ -3,10 +3,12 @@
 from contextlib import suppress
 from typing import Final
 
+from msgspec.structs import asdict
+
 from app import VERSION
 from app.auth import Access
 from app.errors import RefusalError
-from app.http.models import ResponseModel, absent
+from app.http.models import ABSENT, ResponseModel
 from app.http.operations.binder import RequestParameter
 from app.http.operations.router import Router
 
@@ -29,7 +31,7 @@ class Version(About):
     """
 
     features: list[str]
-    missing: list[str] = absent()
+    missing: list[str] = ABSENT
 
 
 # What clients cannot know of the gateway otherwise, before they send it.
@@ -61,7 +63,7 @@ def get_root() -> About:
 @router.get("/v1", Access.OPEN, model=Version)
 def get_version(request: RequestParameter) -> Version:
     """The same as the root, what the gateway can do, and what the backend cannot."""
-    version = Version.model_construct(**_ABOUT.__dict__, features=list(FEATURES))
+    version = Version(**asdict(_ABOUT), features=list(FEATURES))
     with suppress(RefusalError):
         version.missing = list(request.gateway.engine.missing)
     return version

@@ -18,6 +18,7 @@ from app.http.entries.publishing import Added, PlainEntryInput, added
 from app.http.entries.stored_entries import check_least
 from app.http.media import JSON, MediaType
 from app.http.models import (
+    ABSENT,
     Count,
     Milliseconds,
     Moment,
@@ -27,7 +28,6 @@ from app.http.models import (
     ScheduleName,
     StreamName,
     Whole,
-    absent,
 )
 from app.http.operations.binder import Body, RequestParameter, read_body, request_of
 from app.http.operations.router import Router
@@ -121,9 +121,9 @@ class ScheduledEntry(ResponseModel):
     """An entry that has no ID yet."""
 
     fields: dict[str, str]
-    encoding: Base64 = absent()
-    pairs: Pairs = absent()
-    meta: Meta = absent()
+    encoding: Base64 = ABSENT
+    pairs: Pairs = ABSENT
+    meta: Meta = ABSENT
 
 
 class Schedule(ResponseModel):
@@ -132,16 +132,16 @@ class Schedule(ResponseModel):
     name: NameText
     next_at: Annotated[str, Field(description="when it is appended next", json_schema_extra=_DATE_TIME)]
     entry: ScheduledEntry
-    at: Annotated[str, Field(json_schema_extra=_DATE_TIME)] = absent()
-    in_ms: Milliseconds = absent()
-    every_ms: Milliseconds = absent()
-    cron: str = absent()
-    tz: str = absent()
-    until: Annotated[str, Field(json_schema_extra=_DATE_TIME)] = absent()
-    count: Count = absent()
-    left: Annotated[Count, Field(description="runs that are left of `count`")] = absent()
-    missed: Literal["once", "skip"] = absent()
-    expires_in_ms: Milliseconds = absent()
+    at: Annotated[str, Field(json_schema_extra=_DATE_TIME)] = ABSENT
+    in_ms: Milliseconds = ABSENT
+    every_ms: Milliseconds = ABSENT
+    cron: str = ABSENT
+    tz: str = ABSENT
+    until: Annotated[str, Field(json_schema_extra=_DATE_TIME)] = ABSENT
+    count: Count = ABSENT
+    left: Annotated[Count, Field(description="runs that are left of `count`")] = ABSENT
+    missed: Literal["once", "skip"] = ABSENT
+    expires_in_ms: Milliseconds = ABSENT
 
 
 class ScheduleList(ResponseModel):

@@ -19,6 +19,7 @@ from app.http.conditional import matches, tag_of
 from app.http.entries.entry_pages import Entry
 from app.http.entries.publishing import References
 from app.http.models import (
+    ABSENT,
     Count,
     EntityTags,
     EntryId,
@@ -168,17 +169,17 @@ class Stream(ResponseModel):
     memory_bytes: Count
     schedules: Annotated[Count, Field(description="entries for later")]
     closed: Annotated[bool, Field(description="it takes no entries any more")]
-    closed_at: Annotated[str, Field(json_schema_extra={"format": "date-time"})] = absent()
-    close_reason: str = absent()
-    media_type: Annotated[str, Field(description="of a stream of Durable Streams")] = absent()
-    forked_from: Annotated[str, Field(description="the stream that it is a fork of")] = absent()
+    closed_at: Annotated[str, Field(json_schema_extra={"format": "date-time"})] = ABSENT
+    close_reason: str = ABSENT
+    media_type: Annotated[str, Field(description="of a stream of Durable Streams")] = ABSENT
+    forked_from: Annotated[str, Field(description="the stream that it is a fork of")] = ABSENT
     held_by: Annotated[
         str,
         Field(
             description="what keeps all of it in spite of its limits: `no group` where it keeps what is not "
             "acknowledged, and never had a group"
         ),
-    ] = absent()
+    ] = ABSENT
 
 
 class StreamPage(ResponseModel):
@@ -194,7 +195,7 @@ class PendingDetail(ResponseModel):
     id: IdText
     delivery_time_ms: Count
     delivery_count: Count
-    consumer: str | None = absent()
+    consumer: str | None = ABSENT
 
 
 class ConsumerDetails(ResponseModel):
@@ -218,8 +219,8 @@ class GroupDetails(Group):
 class StreamDetails(Stream):
     """A stream; with `full=true` also its first entries and its groups."""
 
-    entries: list[Entry] = absent()
-    group_details: list[GroupDetails] = absent()
+    entries: list[Entry] = ABSENT
+    group_details: list[GroupDetails] = ABSENT
 
 
 # ---- looking
@@ -370,7 +371,7 @@ def _group(found: GroupDetail) -> bytes:
         ],
         "consumer_details": list(map(_consumer, found.consumers)),
     }
-    return Group.of(found.group).model_dump_json().encode()[:-1] + b"," + orjson.dumps(more)[1:]
+    return Group.of(found.group).json()[:-1] + b"," + orjson.dumps(more)[1:]
 
 
 def _consumer(found: ConsumerDetail) -> dict[str, object]:
@@ -607,7 +608,7 @@ def trim_stream(request: RequestParameter, stream: StreamName, given: Trimming) 
 
     def answer(reply: Reply) -> Response:
         assert isinstance(reply, TrimReply), "XTRIM answers what went"
-        trimmed = Trimmed.model_construct(
+        trimmed = Trimmed(
             deleted=reply.deleted,
             first_id=ids.format(reply.first_id),
             pending_affected=reply.pending_affected,

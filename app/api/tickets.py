@@ -39,4 +39,4 @@ async def create_ticket(request: RequestParameter) -> Ticket:
     if not principal.grants:
         request.require(Action.READ, None)
     ticket = await request.gateway.access.issue_ticket(principal, request.page)
-    return Ticket.model_construct(ticket=ticket, expires_in_ms=round(LIFETIME_S * 1000))
+    return Ticket(ticket=ticket, expires_in_ms=round(LIFETIME_S * 1000))

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Final, Literal
 
+from msgspec.structs import asdict
 from pydantic import Field
 
 from app.auth import Access, Action, Grant, Principal, Resource
@@ -68,7 +69,7 @@ class TokenInfo(ResponseModel):
     @classmethod
     def of(cls, token: Token, prefix: str, *, is_configured: bool) -> "TokenInfo":
         """A token as it is kept, for a caller with this prefix."""
-        return cls.model_construct(
+        return cls(
             id=token.id,
             grants=[grant.within(prefix) for grant in token.grants],
             label=token.label,
@@ -137,9 +138,8 @@ async def create_token(request: RequestParameter, given: NewToken) -> Response:
         earlier=_makings(principal),
     )
     info = TokenInfo.of(made.token, principal.prefix, is_configured=False)
-    shown = MadeToken.model_construct(**dict(info), token=made.text)
-    body = shown.__pydantic_serializer__.to_json(shown)
-    return Response(201, body, [(b"location", f"{_TOKENS}/{made.token.id}".encode())])
+    shown = MadeToken(**asdict(info), token=made.text)
+    return Response(201, shown.json(), [(b"location", f"{_TOKENS}/{made.token.id}".encode())])
 
 
 def _makings(principal: Principal) -> tuple[Making, ...]:
@@ -228,7 +228,7 @@ def list_tokens(request: RequestParameter) -> TokenPage:
         for known in tokens.tokens
         if _is_visible(request.principal, known)
     ]
-    return TokenPage.model_construct(tokens=shown)
+    return TokenPage(tokens=shown)
 
 
 def _is_visible(principal: Principal, token: Token) -> bool:
@@ -279,4 +279,4 @@ def get_caller(request: RequestParameter) -> Caller:
     """Show who the caller is, and what it may do."""
     principal = request.principal
     grants = [grant.within(principal.prefix) for grant in principal.grants]
-    return Caller.model_construct(name=principal.name, grants=grants, expires_at=principal.expires_at)
+    return Caller(name=principal.name, grants=grants, expires_at=principal.expires_at)

@@ -13,8 +13,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias, Union
 
-from pydantic import BaseModel
-
+from app.http.models import ResponseModel
 from app.http.responses import Response
 from app.live.joiner import Raw
 from engine import EngineError
@@ -22,7 +21,7 @@ from engine.commands import Command
 from engine.replies import Reply
 
 # What an endpoint comes to, perhaps in several steps.
-Result: TypeAlias = Union[Response, BaseModel, "Ask", Coroutine[Any, Any, Response | BaseModel]]
+Result: TypeAlias = Union[Response, ResponseModel, "Ask", Coroutine[Any, Any, Response | ResponseModel]]
 
 
 class Ask(NamedTuple):

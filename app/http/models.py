@@ -13,10 +13,19 @@ list's item, or the name of an object's member, which Pydantic does not know.
 
 import re
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple
+from functools import cache, partial
+from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationInfo
+import msgspec
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    ValidationInfo,
+    create_model,
+)
 from pydantic_core import PydanticCustomError, PydanticUseDefault, core_schema
 
 from app import names
@@ -97,14 +106,46 @@ class QueryModel(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
-class ResponseModel(BaseModel):
-    """A JSON object of an answer: open, so that it can grow."""
+class ResponseModel(msgspec.Struct):
+    """A JSON object of an answer: open, so that it can grow. It is described and written by one class."""
 
-    model_config = ConfigDict(serialize_by_alias=True)
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> Any:  # noqa: ANN401 - pydantic's
+        return handler(described(cls))
+
+    def json(self) -> bytes:
+        """Its text."""
+        return _ENCODER.encode(self)
+
+
+@cache
+def described(answer: type[ResponseModel] | type[BaseModel]) -> type[BaseModel]:
+    """A model with the members of an answer, for the document; any other as it is."""
+    if issubclass(answer, BaseModel):
+        return answer
+    types = get_type_hints(answer, include_extras=True)
+    members: dict[str, Any] = {
+        member.name: (types[member.name], ... if member.required else Field(default=None))
+        for member in msgspec.structs.fields(answer)
+    }
+    return create_model(answer.__name__, __doc__=answer.__doc__, __module__=answer.__module__, **members)
+
+
+def _plain(model: object) -> object:
+    """What a member is written as that is a model of what is kept: a grant."""
+    assert isinstance(model, BaseModel), "members are plain values, other answers, or what is kept"
+    return model.model_dump(mode="json")
+
+
+_ENCODER: Final = msgspec.json.Encoder(enc_hook=_plain)
+
+
+# The default of an answer's member that is left out where there is nothing to say; it is never null.
+ABSENT: Final[Any] = msgspec.UNSET
 
 
 def absent() -> Any:  # noqa: ANN401 - the default of a member of any type
-    """The default of an answer's member that is left out where there is nothing to say; it is never null."""
+    """The default of a request's member that need not be given, and is never null."""
     return Field(default=None)
 
 
@@ -441,8 +482,8 @@ class Gap(ResponseModel):
     requested: IdText
     first_available: IdText
     lost: int | None
-    reason: Annotated[str, Field(description=GAP_REASON, examples=["recreated"])] = absent()
-    next: CursorText = absent()
+    reason: Annotated[str, Field(description=GAP_REASON, examples=["recreated"])] = ABSENT
+    next: CursorText = ABSENT
 
 
 def _header(read: Callable[[bytes], object]) -> Callable[[object, ValidationInfo], object]:

@@ -11,8 +11,6 @@ from functools import partial
 from typing import Any, Final, Generic, NamedTuple, TypeVar, cast
 from urllib.parse import parse_qs
 
-from pydantic import BaseModel
-
 from app.auth import UNAUTHENTICATED, Action, Principal, Resource
 from app.auth.audit import Facts
 from app.auth.certificates import CERTIFICATE_STATE, ClientCertificate
@@ -25,6 +23,7 @@ from app.http.asks import Ask, Result
 from app.http.body_codings import INLINE_BYTES, SLICE_BYTES, CodedBody, coding_of
 from app.http.client_address import client_address
 from app.http.media import NO_PREFERENCES, MediaType, Preferences
+from app.http.models import ResponseModel
 from app.http.plan import CONDITIONS, HeadPlan
 from app.http.responses import (
     BODY_STATE,
@@ -467,10 +466,12 @@ class Request(Work):
         header = self.headers.get(b"prefer")
         return NO_PREFERENCES if header is None else media.preferences(header)
 
-    def respond(self, status: int, body: bytes | BaseModel = b"", headers: Sequence[Header] = ()) -> Response:
+    def respond(
+        self, status: int, body: bytes | ResponseModel = b"", headers: Sequence[Header] = ()
+    ) -> Response:
         """Make the response of a change: it says how safe the change is."""
-        if isinstance(body, BaseModel):
-            body = body.__pydantic_serializer__.to_json(body)
+        if isinstance(body, ResponseModel):
+            body = body.json()
         if self.preferences.synced:
             headers = [_SYNCED, _APPLIED, *headers]
         else:
@@ -484,13 +485,13 @@ class Request(Work):
         return Response(200, body, headers)
 
     @staticmethod
-    def respond_accepted(body: BaseModel, path: str) -> Response:
+    def respond_accepted(body: ResponseModel, path: str) -> Response:
         """Make the response of a request that began something: its state is at `path`."""
-        return Response(202, body.__pydantic_serializer__.to_json(body), [(b"location", path.encode())])
+        return Response(202, body.json(), [(b"location", path.encode())])
 
     # ---- asks
 
-    async def settle(self, result: Result) -> Response | BaseModel:
+    async def settle(self, result: Result) -> Response | ResponseModel:
         """The answer that a result comes to, once all that it asks is answered."""
         while True:
             if isinstance(result, Ask):

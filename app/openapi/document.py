@@ -16,6 +16,7 @@ from pydantic.json_schema import models_json_schema
 
 from app import VERSION
 from app.http.media import JSON, NDJSON
+from app.http.models import described
 from app.http.operations import refusals
 from app.http.operations.operation import Operation
 from app.openapi.problems import InvalidValue, problem_schema
@@ -121,10 +122,10 @@ def _name_apart(path: str, methods: Json) -> tuple[str, Json]:
 def _models(operations: Sequence[Operation]) -> Json:
     """The models that operations refer to in what they say of their bodies themselves."""
     models = dict.fromkeys(model for operation in operations for model in operation.described)
-    _, described = models_json_schema(
-        [(model, "validation") for model in models], ref_template=_REF.format(name="{model}")
+    _, found = models_json_schema(
+        [(described(model), "validation") for model in models], ref_template=_REF.format(name="{model}")
     )
-    schemas: Json = described.get("$defs", {})
+    schemas: Json = found.get("$defs", {})
     return schemas
 
 

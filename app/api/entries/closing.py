@@ -16,7 +16,7 @@ from app.http.entries import entry_bodies, json_bodies
 from app.http.entries.publishing import KeyHeader, PlainEntryInput, ids_text
 from app.http.entries.stored_entries import ParsedEntries
 from app.http.media import JSON, MediaType
-from app.http.models import IdText, IfMatch, RequestModel, ResponseModel, StreamName, absent
+from app.http.models import ABSENT, IdText, IfMatch, RequestModel, ResponseModel, StreamName, absent
 from app.http.operations.binder import Body, RequestParameter, request_of
 from app.http.operations.router import Router
 from app.http.requests import BodyReading, Request
@@ -63,7 +63,7 @@ class StreamClosed(ResponseModel):
     closed_at: Annotated[str, Field(json_schema_extra={"format": "date-time"})]
     last_id: IdText
     duplicate: bool
-    ids: list[IdText] = absent()
+    ids: list[IdText] = ABSENT
 
 
 _Ended: TypeAlias = tuple[str, ParsedEntries | None]

@@ -22,7 +22,7 @@ from pydantic import Field, model_validator
 from app.auth import Action
 from app.http import media
 from app.http.entries.entry_pages import WHERE, EntryRange, GapReport, where
-from app.http.models import Count, Flag, GivenCursor, ResponseModel, StreamName, Whole, absent, wrong
+from app.http.models import ABSENT, Count, Flag, GivenCursor, ResponseModel, StreamName, Whole, wrong
 from app.http.operations.binder import RequestParameter
 from app.http.operations.router import Router
 from app.http.responses import Response
@@ -84,7 +84,7 @@ class Columns(ResponseModel):
     kd: list[str]
     k: list[Count]
     v: list[str]
-    b64: Annotated[bool, Field(description="some value is not UTF-8")] = absent()
+    b64: Annotated[bool, Field(description="some value is not UTF-8")] = ABSENT
 
 
 @router.get(

@@ -46,6 +46,7 @@ from app.http.entries.publishing import (
 )
 from app.http.entries.stored_entries import ParsedEntries
 from app.http.models import (
+    ABSENT,
     Count,
     EntryId,
     LookedUpIds,
@@ -53,7 +54,6 @@ from app.http.models import (
     ResponseModel,
     StreamName,
     Whole,
-    absent,
     wrong,
 )
 from app.http.operations.binder import RequestParameter
@@ -485,7 +485,7 @@ class Deleted(ResponseModel):
     """How many are gone, and the result for each; `kept`: `refs` is `acked`, and a group still needs it."""
 
     deleted: Count
-    results: dict[str, Literal["deleted", "absent", "kept"]] = absent()
+    results: dict[str, Literal["deleted", "absent", "kept"]] = ABSENT
 
 
 @router.delete(

@@ -13,6 +13,7 @@ from app.http import query
 from app.http.asks import Ask
 from app.http.entries.deliveries import DeliveredEntry, delivered
 from app.http.models import (
+    ABSENT,
     ID_PATTERN,
     ConsumerName,
     Count,
@@ -25,7 +26,6 @@ from app.http.models import (
     ResponseModel,
     StreamName,
     Whole,
-    absent,
 )
 from app.http.operations.binder import RequestParameter
 from app.http.operations.router import Router
@@ -64,8 +64,8 @@ class ClaimedEntries(ResponseModel):
     """
 
     more: bool
-    entries: list[DeliveredEntry] = absent()
-    ids: list[IdText] = absent()
+    entries: list[DeliveredEntry] = ABSENT
+    ids: list[IdText] = ABSENT
 
 
 @router.post(_GROUP + "/claim", Action.CONSUME, model=ClaimedEntries, refusals=_REFUSALS, writes=True)
@@ -151,8 +151,8 @@ class AutoClaimedEntries(ResponseModel):
 
     next_start: IdText
     deleted_ids: list[IdText]
-    entries: list[DeliveredEntry] = absent()
-    ids: list[IdText] = absent()
+    entries: list[DeliveredEntry] = ABSENT
+    ids: list[IdText] = ABSENT
 
 
 @router.post(_GROUP + "/autoclaim", Action.CONSUME, model=AutoClaimedEntries, refusals=_REFUSALS, writes=True)

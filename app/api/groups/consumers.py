@@ -23,6 +23,7 @@ from app.http.entries.deliveries import (
 )
 from app.http.entries.entry_pages import preferred_wait_ms
 from app.http.models import (
+    ABSENT,
     INTEGER_MAX,
     NAME_CHARACTERS,
     NOT_MISLEADING,
@@ -38,7 +39,6 @@ from app.http.models import (
     ResponseModel,
     StreamName,
     Whole,
-    absent,
     capped,
 )
 from app.http.operations.binder import RequestParameter
@@ -80,7 +80,7 @@ class Consumer(ResponseModel):
     @classmethod
     def of(cls, info: ConsumerInfo) -> "Consumer":
         """A consumer as every operation shows it."""
-        return cls.model_construct(
+        return cls(
             name=info.name,
             pending=info.pending,
             idle_ms=min(info.idle_ms, INTEGER_MAX),
@@ -112,7 +112,7 @@ def list_consumers(
 
 
 def _show(page: Sequence[ConsumerInfo], following: str | None) -> ConsumerPage:
-    return ConsumerPage.model_construct(consumers=list(map(Consumer.of, page)), next=following)
+    return ConsumerPage(consumers=list(map(Consumer.of, page)), next=following)
 
 
 @router.get(_CONSUMER, Action.READ, model=Consumer, refusals=(*_NO_GROUP, "no_consumer"))
@@ -223,7 +223,7 @@ def delete_consumer(
 
     def answer(count: Reply) -> Response:
         assert isinstance(count, int), "removing a consumer answers a number"
-        return request.respond(200, RemovedConsumer.model_construct(pending=count))
+        return request.respond(200, RemovedConsumer(pending=count))
 
     return group_calls.change(request, answer, command)
 
@@ -280,12 +280,12 @@ class Deliveries(ResponseModel):
 
     entries: list[DeliveredEntry]
     more: bool
-    last_delivered_id: IdText = absent()
-    next: IdText = absent()
-    gap: Gap = absent()
-    closed: Annotated[bool, CLOSED] = absent()
-    drained: Annotated[bool, DRAINED] = absent()
-    paused: Annotated[bool, PAUSED] = absent()
+    last_delivered_id: IdText = ABSENT
+    next: IdText = ABSENT
+    gap: Gap = ABSENT
+    closed: Annotated[bool, CLOSED] = ABSENT
+    drained: Annotated[bool, DRAINED] = ABSENT
+    paused: Annotated[bool, PAUSED] = ABSENT
 
 
 _ANYTHING: Final = GroupReading()

@@ -255,12 +255,10 @@ def _redriven(reply: Reply, letters: str) -> RedrivenEntries:
     assert isinstance(reply, Redriven), "redriving answers what was redriven"
     copies = map(ids.format, reply.copies)
     rows = [
-        RedrivenEntry.model_construct(
-            dead_letter_id=ids.format(letter), id=next(copies) if reply.copies else None
-        )
+        RedrivenEntry(dead_letter_id=ids.format(letter), id=next(copies) if reply.copies else None)
         for letter in reply.letters
     ]
-    return RedrivenEntries.model_construct(
+    return RedrivenEntries(
         stream=letters,
         redriven=len(rows),
         entries=rows,

@@ -154,10 +154,8 @@ class Group(ResponseModel):
         assert isinstance(info, GroupInfo), "describing a group answers the group"
         target = None
         if info.dead_letter_stream is not None:
-            target = DeadLetterTarget.model_construct(
-                stream=info.dead_letter_stream, max_deliveries=info.max_deliveries
-            )
-        return cls.model_construct(
+            target = DeadLetterTarget(stream=info.dead_letter_stream, max_deliveries=info.max_deliveries)
+        return cls(
             name=info.name,
             consumers=info.consumers,
             pending=info.pending,
@@ -189,7 +187,7 @@ def list_groups(
     def page(infos: Reply) -> GroupPage:
         assert isinstance(infos, list), "XINFO GROUPS answers a list"
         page, following = page_of(infos, after, most)
-        return GroupPage.model_construct(groups=[Group.of(one) for one in page], next=following)
+        return GroupPage(groups=[Group.of(one) for one in page], next=following)
 
     return Ask([XInfoGroups(stream=stream)], page, lasts=True)
 

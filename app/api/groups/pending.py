@@ -14,6 +14,7 @@ from app.auth import ANY_CONSUMER, Action
 from app.errors import invalid
 from app.http.asks import Ask, Result
 from app.http.models import (
+    ABSENT,
     Bound,
     ConsumerName,
     Count,
@@ -28,7 +29,6 @@ from app.http.models import (
     StreamName,
     UpperBound,
     Whole,
-    absent,
     capped,
 )
 from app.http.operations.binder import RequestParameter
@@ -85,13 +85,13 @@ class PendingView(ResponseModel):
     `pending`, `next` (go on with `start=(<next>`), `more`.
     """
 
-    count: Count = absent()
+    count: Count = ABSENT
     first_id: IdText | None = None
     last_id: IdText | None = None
-    consumers: list[ConsumerPending] = absent()
-    pending: "list[PendingRow]" = absent()
-    next: IdText = absent()
-    more: bool = absent()
+    consumers: list[ConsumerPending] = ABSENT
+    pending: "list[PendingRow]" = ABSENT
+    next: IdText = ABSENT
+    more: bool = ABSENT
 
 
 class PendingRow(ResponseModel):
@@ -103,7 +103,7 @@ class PendingRow(ResponseModel):
     consumer: NameText | None
     idle_ms: Milliseconds | None
     delivery_count: Count
-    deferred_until: Annotated[str, Field(json_schema_extra={"format": "date-time"})] = absent()
+    deferred_until: Annotated[str, Field(json_schema_extra={"format": "date-time"})] = ABSENT
 
 
 @router.get(_GROUP + "/pending", Action.READ, model=PendingView, refusals=_REFUSALS)
@@ -335,7 +335,7 @@ class DeadLetteredEntries(ResponseModel):
     not_held: Annotated[
         list[IdText],
         Field(description="pending, and not held by the `consumer` that was named; absent without one"),
-    ] = absent()
+    ] = ABSENT
 
 
 @router.post(

@@ -9,7 +9,7 @@ from typing import Final
 from pydantic import Field
 
 from app.http.entries.entry_pages import Base64, GapReport, Meta, Pairs
-from app.http.models import INTEGER_MAX, Count, IdText, Milliseconds, ResponseModel, absent
+from app.http.models import ABSENT, INTEGER_MAX, Count, IdText, Milliseconds, ResponseModel
 from engine import ids
 from engine.replies import Delivered, GroupInfo, Reply, StreamDeliveries, StreamEnd
 
@@ -26,11 +26,11 @@ class DeliveredEntry(ResponseModel):
 
     id: IdText
     fields: dict[str, str] | None
-    encoding: Base64 = absent()
-    pairs: Pairs = absent()
-    meta: Meta = absent()
-    delivery_count: Count = absent()
-    idle_ms: Milliseconds | None = absent()
+    encoding: Base64 = ABSENT
+    pairs: Pairs = ABSENT
+    meta: Meta = ABSENT
+    delivery_count: Count = ABSENT
+    idle_ms: Milliseconds | None = ABSENT
 
 
 def delivered(entry: Delivered) -> bytes:

@@ -13,6 +13,7 @@ from pydantic import Field, model_validator
 from app.errors import RefusalError, invalid
 from app.http import cursors, projection
 from app.http.models import (
+    ABSENT,
     After,
     Bound,
     CursorFormat,
@@ -26,7 +27,6 @@ from app.http.models import (
     TimeBound,
     UpperBound,
     UpperTimeBound,
-    absent,
     wrong,
 )
 from app.limits import ReadLimits
@@ -139,7 +139,7 @@ class Meta(ResponseModel):
     the gateway traces.
     """
 
-    traceparent: str = absent()
+    traceparent: str = ABSENT
 
 
 class Entry(ResponseModel):
@@ -149,9 +149,9 @@ class Entry(ResponseModel):
 
     id: IdText
     fields: dict[str, str]
-    encoding: Base64 = absent()
-    pairs: Pairs = absent()
-    meta: Meta = absent()
+    encoding: Base64 = ABSENT
+    pairs: Pairs = ABSENT
+    meta: Meta = ABSENT
 
 
 class Page(ResponseModel):
@@ -160,10 +160,8 @@ class Page(ResponseModel):
     entries: list[Entry]
     next: CursorText | None
     more: bool
-    gap: Gap = absent()
-    closed: Annotated[bool, Field(description="the stream is closed, and has nothing behind `next`")] = (
-        absent()
-    )
+    gap: Gap = ABSENT
+    closed: Annotated[bool, Field(description="the stream is closed, and has nothing behind `next`")] = ABSENT
 
 
 # Fewer parts are as quickly joined first.

@@ -24,6 +24,7 @@ from app.http.entries.stored_entries import ParsedEntries, in_one_pass
 from app.http.entries.values import VALUE_SCHEMA
 from app.http.media import JSON, NDJSON, MediaType
 from app.http.models import (
+    ABSENT,
     Count,
     EntryId,
     Flag,
@@ -408,31 +409,31 @@ class PublishOptions(LinesOptions):
 class Scheduled(ResponseModel):
     """An entry that is appended later; of a batch, `index` is its place in it."""
 
-    index: Count = absent()
     schedule: Annotated[str, Field(description="its name, to look at it or to cancel it")]
     deliver_at: Annotated[str, Field(json_schema_extra={"format": "date-time"})]
+    index: Count = ABSENT
 
 
 class Added(ResponseModel):
     """What was stored: `id` for one entry, the others for a batch."""
 
     duplicate: Annotated[bool, Field(description="the entries were stored already, by an earlier request")]
-    id: IdText = absent()
-    first_id: IdText = absent()
-    last_id: IdText = absent()
-    count: Count = absent()
-    ids: list[IdText] = absent()
-    trimmed: Annotated[Count, Field(description="entries that were trimmed away")] = absent()
+    id: IdText = ABSENT
+    first_id: IdText = ABSENT
+    last_id: IdText = ABSENT
+    count: Count = ABSENT
+    ids: list[IdText] = ABSENT
+    trimmed: Annotated[Count, Field(description="entries that were trimmed away")] = ABSENT
     pending_affected: Annotated[
         Count, Field(description="trimmed entries that are still pending in a group")
-    ] = absent()
-    closed: Annotated[bool, Field(description="the stream is closed, as `close` asked for")] = absent()
-    cancelled: Annotated[bool, Field(description="whether `cancel_schedule` had not run yet")] = absent()
-    schedule: Annotated[str, Field(description="202: the name of the entry for later")] = absent()
+    ] = ABSENT
+    closed: Annotated[bool, Field(description="the stream is closed, as `close` asked for")] = ABSENT
+    cancelled: Annotated[bool, Field(description="whether `cancel_schedule` had not run yet")] = ABSENT
+    schedule: Annotated[str, Field(description="202: the name of the entry for later")] = ABSENT
     deliver_at: Annotated[
         str, Field(description="202: when it is appended", json_schema_extra={"format": "date-time"})
-    ] = absent()
-    scheduled: Annotated[list[Scheduled], Field(description="those of a batch that are for later")] = absent()
+    ] = ABSENT
+    scheduled: Annotated[list[Scheduled], Field(description="those of a batch that are for later")] = ABSENT
 
 
 def added(

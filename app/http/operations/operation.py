@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
 from fastapi.routing import APIRoute
-from pydantic import BaseModel
 from starlette import responses
 
 from app.auth import Access, Action, Rule
@@ -23,6 +22,7 @@ from app.http.asks import Ask, Result
 from app.http.conditional import revalidate, tag_of
 from app.http.media import JSON, MERGE_PATCH
 from app.http.middleware.request_id import as_refusal
+from app.http.models import ResponseModel
 from app.http.operations.binder import Binder, Body, Endpoint
 from app.http.operations.options import Handler, Json, Options
 from app.http.operations.refusals import describe_header, problem, refusals
@@ -247,7 +247,7 @@ class Operation:
         """The answer to what has failed."""
         return self._end(request, self._refused(request, error))
 
-    def finish(self, request: Request, result: Response | BaseModel) -> Response:
+    def finish(self, request: Request, result: Response | ResponseModel) -> Response:
         """The answer that an endpoint's result is. Raises what `refuse` answers."""
         if not isinstance(result, Response) or self._is_conditional:
             result = self._shown(request.headers, result)
@@ -333,10 +333,10 @@ class Operation:
     def _bind_head(self, request: Request) -> Mapping[str, Any]:
         return self.binder.bind_head(request.names, request.query, request.headers, request.gateway.settings)
 
-    def _shown(self, headers: Mapping[bytes, bytes], result: Response | BaseModel) -> Response:
+    def _shown(self, headers: Mapping[bytes, bytes], result: Response | ResponseModel) -> Response:
         """What an endpoint returned, as it is answered."""
         if not isinstance(result, Response):
-            result = Response(self.status_code, result.__pydantic_serializer__.to_json(result))
+            result = Response(self.status_code, result.json())
         if self._is_conditional:
             return revalidate(headers, result, tag_of(result.body))
         return result

@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from app.errors import RefusalError
 from app.gateway import Gateway
 from app.http.asks import Ask
+from app.http.models import ResponseModel
 from app.http.requests import Request
 from app.http.responses import Response
 
@@ -51,8 +52,8 @@ class Options(TypedDict, total=False):
     headers: Mapping[str, str]
     body: Json
     answers: Json
-    described: Sequence[type[BaseModel]]
-    refused: type[BaseModel]
+    described: Sequence[type[ResponseModel] | type[BaseModel]]
+    refused: type[ResponseModel]
     bodiless: bool
     conditional: bool
     audited: str
