@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, ClassVar, Final, Literal
 
-import orjson
+import msgspec
 from fastapi import Depends, Header
 from pydantic import Field
 
@@ -250,8 +250,8 @@ def _delivered(
 
 
 def _object(bodies: Mapping[str, bytes]) -> bytes:
-    inside = b",".join(b"%b:%b" % (orjson.dumps(name), body) for name, body in bodies.items())
-    return b'{"streams":{%b}}' % inside
+    streams: Any = {name: msgspec.Raw(body) for name, body in bodies.items()}
+    return ManyReadAnswer(streams).json()
 
 
 # ---- publishing
@@ -395,16 +395,16 @@ def _chunk(producer: str | None, epoch: int | None, number: int | None) -> Chunk
     return Chunk(producer, epoch, number)
 
 
-def _published(reply: Reply) -> bytes:
+def _published(reply: Reply) -> ManyPublished:
     if isinstance(reply, Republished):
         rows = {
             stream.stream: _run(stream.first_id, stream.last_id, stream.count) for stream in reply.streams
         }
-        return orjson.dumps({"streams": rows, "duplicate": True})
+        return ManyPublished(rows, duplicate=True)
     assert isinstance(reply, Published), "publishing answers what was published"
     rows = {name: _run(added.ids[0], added.ids[-1], len(added.ids)) for name, added in reply.streams}
-    return orjson.dumps({"streams": rows, "duplicate": reply.duplicate})
+    return ManyPublished(rows, reply.duplicate)
 
 
-def _run(first_id: int, last_id: int, count: int) -> Mapping[str, str | int]:
-    return {"first_id": ids.format(first_id), "last_id": ids.format(last_id), "count": count}
+def _run(first_id: int, last_id: int, count: int) -> PublishedRun:
+    return PublishedRun(ids.format(first_id), ids.format(last_id), count)

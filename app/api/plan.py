@@ -6,7 +6,6 @@ from itertools import islice
 from typing import Annotated, Final
 
 import msgspec
-import orjson
 from pydantic import Field
 
 from app.auth import Access, Action
@@ -31,7 +30,6 @@ from engine import Call, ReadHandle, ask_one, ids
 from engine.apportion import apportion
 from engine.commands import ListStreams, Plan
 from engine.replies import Listing, Planned
-from engine.replies import PreviousStream as EndedStream
 from engine.replies import StreamPlan as PlannedStream
 
 router: Final = Router("many")
@@ -311,29 +309,23 @@ def _has_any(planned: Planned) -> bool:
 def write(planned: Planned) -> bytes:
     """The answer."""
     streams = {stream.stream: _row(stream) for stream in planned.streams}
-    answer = {"streams": streams, "missing": planned.missing}
-    if planned.previous:
-        answer["previous"] = {one.stream: _previous(one) for one in planned.previous}
-    return orjson.dumps(answer)
+    before = {one.stream: PreviousStream(one.generation, ids.format(one.last_id)) for one in planned.previous}
+    return Plans(streams, list(planned.missing), before or ABSENT).json()
 
 
-def _previous(one: EndedStream) -> dict[str, str]:
-    return {"generation": one.generation, "last": ids.format(one.last_id)}
-
-
-def _row(stream: PlannedStream) -> dict[str, object]:
-    return {
-        "after": ids.format(stream.after),
-        "end": ids.format(stream.end),
-        "count": stream.count,
-        "bytes": capped(stream.bytes),
-        "first": ids.format(stream.first_id) if stream.first_id else None,
-        "last": ids.format(stream.last_id),
-        "removed_upto": ids.format(stream.removed_upto),
-        "max_deleted_id": ids.format(stream.max_deleted_id),
-        "generation": stream.generation,
-        "durable": ids.format(stream.durable) if stream.durable is not None else None,
-        "lag": stream.lag,
-        "cuts": [ids.format(cut) for cut in stream.cuts],
-        **({"closed": True} if stream.closed else {}),
-    }
+def _row(stream: PlannedStream) -> StreamPlan:
+    return StreamPlan(
+        after=ids.format(stream.after),
+        end=ids.format(stream.end),
+        count=stream.count,
+        bytes=capped(stream.bytes),
+        first=ids.format(stream.first_id) if stream.first_id else None,
+        last=ids.format(stream.last_id),
+        removed_upto=ids.format(stream.removed_upto),
+        max_deleted_id=ids.format(stream.max_deleted_id),
+        generation=stream.generation,
+        durable=ids.format(stream.durable) if stream.durable is not None else None,
+        lag=stream.lag,
+        cuts=[ids.format(cut) for cut in stream.cuts],
+        closed=stream.closed or ABSENT,
+    )

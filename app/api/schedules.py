@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple, NoReturn
 
+import msgspec
 import orjson
 from fastapi import Depends, Header, Query
 from pydantic import Field
@@ -197,24 +198,33 @@ def _read(body: bytes, settings: Settings, limits: EntryLimits) -> _Given:
     return _Given(found.bodies[0], given.rule)
 
 
-def _shown(info: ScheduleInfo) -> bytes:
+def _shown(info: ScheduleInfo) -> Schedule:
     """A schedule as every operation shows it."""
     rule = info.rule
-    members = {
-        "at": None if rule.at_ms is None else ids.rfc3339(rule.at_ms),
-        "in_ms": rule.in_ms,
-        "every_ms": rule.every_ms,
-        "cron": rule.cron,
-        "tz": rule.tz if rule.cron is not None else None,
-        "until": None if rule.until_ms is None else ids.rfc3339(rule.until_ms),
-        "count": rule.count,
-        "left": info.left,
-        "missed": None if rule.missed == "once" else rule.missed,
-        "expires_in_ms": rule.expires_in_ms,
-    }
-    given = {name: value for name, value in members.items() if value is not None}
-    entry = orjson.Fragment(b"{" + info.body[1:])
-    return orjson.dumps({"name": info.name, "next_at": ids.rfc3339(info.at_ms), "entry": entry, **given})
+    return Schedule(
+        name=info.name,
+        next_at=ids.rfc3339(info.at_ms),
+        entry=msgspec.Raw(b"{" + info.body[1:]),  # type: ignore[arg-type]  # what it is written as
+        at=_moment(rule.at_ms),
+        in_ms=_or_absent(rule.in_ms),
+        every_ms=_or_absent(rule.every_ms),
+        cron=_or_absent(rule.cron),
+        tz=ABSENT if rule.cron is None else rule.tz,
+        until=_moment(rule.until_ms),
+        count=_or_absent(rule.count),
+        left=_or_absent(info.left),
+        missed=ABSENT if rule.missed == "once" else rule.missed,
+        expires_in_ms=_or_absent(rule.expires_in_ms),
+    )
+
+
+def _or_absent(value: Any) -> Any:  # noqa: ANN401 - of any member
+    return ABSENT if value is None else value
+
+
+def _moment(at_ms: int | None) -> str:
+    found: str = ABSENT if at_ms is None else ids.rfc3339(at_ms)
+    return found
 
 
 # ---- looking
@@ -264,12 +274,12 @@ def list_schedules(
 
     def answer(page: Reply) -> Response:
         assert isinstance(page, SchedulePage), "listing answers a page"
-        shown = b",".join(map(_shown, page.schedules))
+        shown = list(map(_shown, page.schedules))
         following = None
         if page.more:
             last = page.schedules[-1]
             following = last.name if by == "name" else f"{last.at_ms}:{last.name}"
-        return Response(200, b'{"schedules":[%b],"next":%b}' % (shown, orjson.dumps(following)))
+        return Response(200, ScheduleList(shown, following).json())
 
     return Ask([command], answer, lasts=True)
 
@@ -281,7 +291,7 @@ def get_schedule(request: RequestParameter, stream: StreamName, schedule: Schedu
 
     def answer(found: Reply) -> Response:
         assert isinstance(found, ScheduleInfo), "it answers the schedule"
-        return Response(200, _shown(found))
+        return Response(200, _shown(found).json())
 
     return Ask([DescribeSchedule(stream=stream, name=schedule)], answer, lasts=True)
 

@@ -1,13 +1,13 @@
 """Streams: listing, showing, retention, trimming, removing them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from operator import attrgetter
 from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar
 
-import orjson
+import msgspec
 from fastapi import Header, Query
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 from pydantic import Field
 
 from app.api.groups.groups import Group
@@ -32,6 +32,7 @@ from app.http.models import (
     Whole,
     absent,
     capped,
+    raw,
 )
 from app.http.operations.binder import RequestParameter
 from app.http.operations.router import Router
@@ -189,13 +190,13 @@ class StreamPage(ResponseModel):
     next: str | None
 
 
-class PendingDetail(ResponseModel):
+class PendingDetail(ResponseModel, kw_only=True):
     """An entry that was not acknowledged; in a group's list `consumer` is null where it has no owner."""
 
     id: IdText
+    consumer: str | None = ABSENT
     delivery_time_ms: Count
     delivery_count: Count
-    consumer: str | None = ABSENT
 
 
 class ConsumerDetails(ResponseModel):
@@ -278,7 +279,7 @@ def _listed(found: FoundStreams, bytes_max: int) -> Response:
             following = found.streams[place - 1][0]
             break
         shown.append(text)
-    return Response(200, b'{"streams":[%b],"next":%b}' % (b",".join(shown), orjson.dumps(following)))
+    return Response(200, StreamPage(streams=raw(shown), next=following).json())
 
 
 @router.get(
@@ -308,7 +309,7 @@ def get_stream(
     first = XRange(stream=stream, start=ids.ID_MIN, end=ids.ID_MAX, count=count, bytes_max=bytes_max)
     return Ask(
         [XInfoStreamFull(stream=stream, count=count, bytes_max=bytes_max), first],
-        lambda found, entries: Response(200, _details(stream, found, entries)),
+        partial(_details, stream),
         lasts=True,
     )
 
@@ -317,80 +318,81 @@ def _shown(stream: str, info: Reply) -> Response:
     return Response(200, _stream(stream, info))
 
 
-def _stream(name: str, info: Reply) -> bytes:
+def _members(name: str, info: Reply) -> dict[str, Any]:
     """A stream as every operation shows it."""
     assert isinstance(info, StreamInfo), "XINFO STREAM answers the stream"
-    return orjson.dumps(
-        {
-            "name": name,
-            "type": "stream",
-            "length": info.length,
-            "first_id": ids.format(info.first_id),
-            "last_id": ids.format(info.last_id),
-            "first_entry": info.first_entry and orjson.Fragment(info.first_entry),
-            "last_entry": info.last_entry and orjson.Fragment(info.last_entry),
-            "max_deleted_id": ids.format(info.max_deleted_id),
-            "removed_upto": ids.format(info.removed_upto),
-            "entries_added": capped(info.entries_added),
-            "nodes": info.nodes,
-            "groups": info.groups,
-            "generation": info.generation,
-            "retention": dict(zip(_RETENTION, _retention_of(info), strict=True)),
-            "archived_up_to": ids.format(info.archived_up_to),
-            "expires_at": _moment(info.expires_at_ms),
-            "memory_bytes": info.memory_bytes,
-            "schedules": info.schedules,
-            "closed": info.closed_at_ms is not None,
-            **({} if info.closed_at_ms is None else {"closed_at": ids.rfc3339(info.closed_at_ms)}),
-            **({"close_reason": info.close_reason} if info.close_reason else {}),
-            **({} if info.media is None else {"media_type": info.media}),
-            **({} if info.forked_from is None else {"forked_from": info.forked_from}),
-            **({"held_by": info.held_by} if info.held_by else {}),
-        }
-    )
+    ended_at_ms = info.closed_at_ms
+    return {
+        "name": name,
+        "type": "stream",
+        "length": info.length,
+        "first_id": ids.format(info.first_id),
+        "last_id": ids.format(info.last_id),
+        "first_entry": None if info.first_entry is None else msgspec.Raw(info.first_entry),
+        "last_entry": None if info.last_entry is None else msgspec.Raw(info.last_entry),
+        "max_deleted_id": ids.format(info.max_deleted_id),
+        "removed_upto": ids.format(info.removed_upto),
+        "entries_added": capped(info.entries_added),
+        "nodes": info.nodes,
+        "groups": info.groups,
+        "generation": info.generation,
+        "retention": dict(zip(_RETENTION, _retention_of(info), strict=True)),
+        "archived_up_to": ids.format(info.archived_up_to),
+        "expires_at": _moment(info.expires_at_ms),
+        "memory_bytes": info.memory_bytes,
+        "schedules": info.schedules,
+        "closed": ended_at_ms is not None,
+        "closed_at": ABSENT if ended_at_ms is None else ids.rfc3339(ended_at_ms),
+        "close_reason": info.close_reason or ABSENT,
+        "media_type": ABSENT if info.media is None else info.media,
+        "forked_from": ABSENT if info.forked_from is None else info.forked_from,
+        "held_by": info.held_by or ABSENT,
+    }
+
+
+def _stream(name: str, info: Reply) -> bytes:
+    return Stream(**_members(name, info)).json()
 
 
 def _moment(at_ms: int | None) -> str | None:
     return None if at_ms is None else ids.rfc3339(at_ms)
 
 
-def _details(name: str, found: Reply, first: Reply) -> bytes:
+def _details(name: str, found: Reply, first: Reply) -> Response:
     assert isinstance(found, StreamDetail), "XINFO STREAM FULL answers the details"
     assert isinstance(first, Entries), "XRANGE answers entries"
-    groups = b",".join(map(_group, found.groups))
-    stream = _stream(name, found.stream)
-    return b'%b,"entries":[%b],"group_details":[%b]}' % (stream[:-1], first.json(), groups)
+    groups = list(map(_group, found.groups))
+    shown = StreamDetails(**_members(name, found.stream), entries=raw([first.json()]), group_details=groups)
+    return Response(200, shown.json())
 
 
-def _group(found: GroupDetail) -> bytes:
-    more = {
-        "nacked": found.nacked_count,
-        "pending_entries": [
-            _pending(entry_id, at_ms, count, {"consumer": consumer})
-            for entry_id, consumer, at_ms, count in found.pending
+def _group(found: GroupDetail) -> GroupDetails:
+    return GroupDetails(
+        **asdict(Group.of(found.group)),
+        nacked=found.nacked_count,
+        pending_entries=[
+            _pending(entry_id, at_ms, count, consumer) for entry_id, consumer, at_ms, count in found.pending
         ],
-        "consumer_details": list(map(_consumer, found.consumers)),
-    }
-    return Group.of(found.group).json()[:-1] + b"," + orjson.dumps(more)[1:]
+        consumer_details=list(map(_consumer, found.consumers)),
+    )
 
 
-def _consumer(found: ConsumerDetail) -> dict[str, object]:
-    return {
-        "name": found.name,
-        "pending": found.pending_count,
-        "seen_time_ms": found.seen_time_ms,
-        "active_time_ms": found.active_time_ms,
-        "pending_entries": [_pending(entry_id, at_ms, count, {}) for entry_id, at_ms, count in found.pending],
-    }
+def _consumer(found: ConsumerDetail) -> ConsumerDetails:
+    return ConsumerDetails(
+        name=found.name,
+        pending=found.pending_count,
+        seen_time_ms=found.seen_time_ms,
+        active_time_ms=found.active_time_ms,
+        pending_entries=[
+            _pending(entry_id, at_ms, count, ABSENT) for entry_id, at_ms, count in found.pending
+        ],
+    )
 
 
-def _pending(entry_id: int, at_ms: int, count: int, more: Mapping[str, str | None]) -> dict[str, object]:
-    return {
-        "id": ids.format(entry_id),
-        **more,
-        "delivery_time_ms": at_ms,
-        "delivery_count": capped(count),
-    }
+def _pending(entry_id: int, at_ms: int, count: int, consumer: str | None) -> PendingDetail:
+    return PendingDetail(
+        id=ids.format(entry_id), consumer=consumer, delivery_time_ms=at_ms, delivery_count=capped(count)
+    )
 
 
 # ---- changing

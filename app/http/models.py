@@ -12,9 +12,9 @@ list's item, or the name of an object's member, which Pydantic does not know.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
-from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple, get_type_hints
+from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple, get_type_hints, overload
 
 import msgspec
 from pydantic import (
@@ -142,6 +142,11 @@ _ENCODER: Final = msgspec.json.Encoder(enc_hook=_plain)
 
 # The default of an answer's member that is left out where there is nothing to say; it is never null.
 ABSENT: Final[Any] = msgspec.UNSET
+
+
+def raw(texts: Iterable[bytes]) -> Any:  # noqa: ANN401 - stands for a list of answers
+    """A list in an answer whose items are there as JSON texts: they are not encoded again."""
+    return msgspec.Raw(b"[%b]" % b",".join(texts))
 
 
 def absent() -> Any:  # noqa: ANN401 - the default of a member of any type
@@ -599,6 +604,10 @@ CursorsByStream = Annotated[
 """At least one stream, each with a cursor: what to read after it, for a group `>` too."""
 
 
+@overload
+def capped(value: int) -> int: ...
+@overload
+def capped(value: int | None) -> int | None: ...
 def capped(value: int | None) -> int | None:
     """A number as JSON shows it."""
     return None if value is None else min(value, INTEGER_MAX)

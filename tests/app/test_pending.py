@@ -69,7 +69,7 @@ async def test_a_long_list_is_written_in_a_thread(
     threads: set[int] = set()
     row = pending._row  # noqa: SLF001 - what takes the time
 
-    def noted(one: PendingEntry) -> dict[str, str | int | None]:
+    def noted(one: PendingEntry) -> pending.PendingRow:
         threads.add(threading.get_ident())
         return row(one)
 

@@ -16,7 +16,7 @@ from app.http.entries import entry_bodies, json_bodies
 from app.http.entries.publishing import KeyHeader, PlainEntryInput, ids_text
 from app.http.entries.stored_entries import ParsedEntries
 from app.http.media import JSON, MediaType
-from app.http.models import ABSENT, IdText, IfMatch, RequestModel, ResponseModel, StreamName, absent
+from app.http.models import ABSENT, IdText, IfMatch, RequestModel, ResponseModel, StreamName, absent, raw
 from app.http.operations.binder import Body, RequestParameter, request_of
 from app.http.operations.router import Router
 from app.http.requests import BodyReading, Request
@@ -173,14 +173,14 @@ def close_stream(
     def answer(found: replies.Reply) -> Response:
         assert isinstance(found, replies.Closed), "closing answers the end"
         end = found.end
-        shown = {
-            "closed": True,
-            "closed_at": ids.rfc3339(end.closed_at_ms),
-            "last_id": ids.format(end.last_id),
-            "duplicate": found.duplicate,
-        }
+        shown = StreamClosed(
+            closed=True,
+            closed_at=ids.rfc3339(end.closed_at_ms),
+            last_id=ids.format(end.last_id),
+            duplicate=found.duplicate,
+        )
         if found.added is not None and not request.preferences.minimal:
-            shown["ids"] = orjson.Fragment(b"[%b]" % ids_text(found.added.ids))
-        return request.respond(200, orjson.dumps(shown))
+            shown.ids = raw([ids_text(found.added.ids)])
+        return request.respond(200, shown)
 
     return Ask([command], answer, request.preferences.synced, publishes=True)

@@ -2,9 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Annotated, Final, Literal, NamedTuple, NoReturn, Self, TypedDict
+from typing import Annotated, Any, Final, Literal, NamedTuple, NoReturn, Self, TypedDict
 
-import orjson
 from fastapi import Query
 from pydantic import Field, model_validator
 
@@ -529,15 +528,15 @@ def delete_entries(request: RequestParameter, stream: StreamName, given: Deletio
 
     def answer(reply: Reply) -> Response:
         results = _results(reply)
-        shown: dict[str, object] = {"deleted": results.count("deleted")}
+        shown = Deleted(results.count("deleted"))
         if not request.preferences.minimal:
-            shown["results"] = dict(zip(map(ids.format, given.ids), results, strict=True))
-        return request.respond(200, orjson.dumps(shown))
+            shown.results = dict(zip(map(ids.format, given.ids), results, strict=True))
+        return request.respond(200, shown)
 
     return change(request, XDelEx(stream=stream, ids=given.ids, refs=Refs(given.refs)), answer)
 
 
-def _results(reply: Reply) -> list[str]:
+def _results(reply: Reply) -> list[Any]:
     assert isinstance(reply, Deletions), "XDELEX answers a result for each ID"
     return [_RESULTS[result] for result in reply.results]
 

@@ -6,7 +6,6 @@ from typing import Annotated, Final, Literal
 
 from fastapi import Header, Query
 from msgspec.structs import replace
-from pydantic import BaseModel
 
 from app.api.groups import group_calls
 from app.auth import Access, Action
@@ -23,6 +22,7 @@ from app.http.models import (
     CursorFormat,
     FieldNames,
     GroupName,
+    ResponseModel,
     StreamName,
     StreamNames,
     Whole,
@@ -232,7 +232,7 @@ async def consume_group(
         ),
     ] = None,
     ticket: _Ticket = None,
-) -> Response | BaseModel:
+) -> Response | ResponseModel:
     """Read as a consumer as server-sent events: what it holds, what was given back, what is new.
 
     First what the consumer holds and has not acknowledged, then what was given back, and new entries as they

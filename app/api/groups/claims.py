@@ -1,9 +1,8 @@
 """Claims: who takes over which pending entries."""
 
 from collections.abc import Sequence
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
-import orjson
 from pydantic import Field
 
 from app.api.groups import group_calls
@@ -26,6 +25,7 @@ from app.http.models import (
     ResponseModel,
     StreamName,
     Whole,
+    raw,
 )
 from app.http.operations.binder import RequestParameter
 from app.http.operations.router import Router
@@ -58,14 +58,14 @@ class Claim(RequestModel):
     last_id: EntryId | None = None
 
 
-class ClaimedEntries(ResponseModel):
+class ClaimedEntries(ResponseModel, kw_only=True):
     """What was taken over: `entries`, or `ids` where only these were asked for. `idle_ms` is from before.
     `more` says that the answer was full before the last ID: claim the others again.
     """
 
-    more: bool
     entries: list[DeliveredEntry] = ABSENT
     ids: list[IdText] = ABSENT
+    more: bool
 
 
 @router.post(_GROUP + "/claim", Action.CONSUME, model=ClaimedEntries, refusals=_REFUSALS, writes=True)
@@ -89,9 +89,8 @@ def claim_entries(request: RequestParameter, stream: StreamName, group: GroupNam
 
     def answer(reply: Reply) -> Response:
         assert isinstance(reply, Claimed), "XCLAIM answers what was claimed"
-        more = b"true" if reply.more else b"false"
         return request.respond(
-            200, b'{%b,"more":%b}' % (_taken(reply.entries, just_ids=given.just_ids), more)
+            200, ClaimedEntries(**_taken(reply.entries, just_ids=given.just_ids), more=reply.more)
         )
 
     return group_calls.change(request, answer, command)
@@ -123,7 +122,9 @@ def extend_entries(request: RequestParameter, stream: StreamName, group: GroupNa
     command = Extend(stream=stream, group=group, consumer=given.consumer, ids=given.ids)
     return group_calls.change(
         request,
-        lambda reply: request.respond(200, group_calls.outcomes(reply, given.ids, "extended")),
+        lambda reply: request.respond(
+            200, ExtendedEntries(*group_calls.outcomes(reply, given.ids, "extended"))
+        ),
         command,
     )
 
@@ -146,13 +147,13 @@ class AutoClaim(RequestModel):
     just_ids: bool = False
 
 
-class AutoClaimedEntries(ResponseModel):
+class AutoClaimedEntries(ResponseModel, kw_only=True):
     """What was taken over, where to go on (`0-0` at the end), and what was pending and is deleted."""
 
     next_start: IdText
-    deleted_ids: list[IdText]
     entries: list[DeliveredEntry] = ABSENT
     ids: list[IdText] = ABSENT
+    deleted_ids: list[IdText]
 
 
 @router.post(_GROUP + "/autoclaim", Action.CONSUME, model=AutoClaimedEntries, refusals=_REFUSALS, writes=True)
@@ -175,17 +176,17 @@ def autoclaim_entries(
 
     def answer(reply: Reply) -> Response:
         assert isinstance(reply, AutoClaimed), "XAUTOCLAIM answers what was claimed"
-        content = b'{"next_start":"%b",%b,"deleted_ids":%b}' % (
-            ids.format(reply.next_start).encode(),
-            _taken(reply.entries, just_ids=given.just_ids),
-            orjson.dumps(list(map(ids.format, reply.deleted_ids))),
+        claimed = AutoClaimedEntries(
+            next_start=ids.format(reply.next_start),
+            **_taken(reply.entries, just_ids=given.just_ids),
+            deleted_ids=list(map(ids.format, reply.deleted_ids)),
         )
-        return request.respond(200, content)
+        return request.respond(200, claimed)
 
     return group_calls.change(request, answer, command)
 
 
-def _taken(entries: Sequence[Delivered], *, just_ids: bool) -> bytes:
+def _taken(entries: Sequence[Delivered], *, just_ids: bool) -> dict[str, Any]:
     if just_ids:
-        return b'"ids":' + orjson.dumps([ids.format(one.id) for one in entries])
-    return b'"entries":[%b]' % b",".join(map(delivered, entries))
+        return {"ids": [ids.format(one.id) for one in entries]}
+    return {"entries": raw(map(delivered, entries))}

@@ -7,9 +7,8 @@ Must never know: what a request does with a group.
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Annotated, NoReturn, Protocol, TypeVar
+from typing import Annotated, Any, NoReturn, Protocol, TypeVar
 
-import orjson
 from fastapi import Query
 
 from app.auth import ANY_CONSUMER, Action, Resource
@@ -59,12 +58,11 @@ def _missing(stream: str, refusal: EngineError) -> EngineError:
     return EngineError("no_stream", refusal.redis, f"there is no stream {stream!r}", stream=stream)
 
 
-def outcomes(reply: Reply, named: Sequence[int], done: str) -> bytes:
+def outcomes(reply: Reply, named: Sequence[int], done: str) -> tuple[int, dict[str, Any]]:
     """With how many of the entries it was done, and the result for each; both by the word for that."""
     assert isinstance(reply, Outcomes), "it answers what became of each"
     words = dict.fromkeys(reply.done, done) | dict.fromkeys(reply.not_held, "not_held")
-    results = {ids.format(one): words.get(one, "absent") for one in named}
-    return orjson.dumps({done: len(reply.done), "results": results})
+    return len(reply.done), {ids.format(one): words.get(one, "absent") for one in named}
 
 
 class _Named(Protocol):

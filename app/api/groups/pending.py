@@ -3,9 +3,8 @@
 import asyncio
 from collections.abc import Sequence
 from functools import partial
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
-import orjson
 from fastapi import Query
 from pydantic import Field
 
@@ -86,8 +85,8 @@ class PendingView(ResponseModel):
     """
 
     count: Count = ABSENT
-    first_id: IdText | None = None
-    last_id: IdText | None = None
+    first_id: IdText | None = ABSENT
+    last_id: IdText | None = ABSENT
     consumers: list[ConsumerPending] = ABSENT
     pending: "list[PendingRow]" = ABSENT
     next: IdText = ABSENT
@@ -128,7 +127,7 @@ def list_pending(
     """Show what is pending: in sum, or with any parameter entry by entry (XPENDING)."""
     if not request.query:
         summary = XPending(stream=stream, group=group)
-        return group_calls.look(request, summary, lambda reply: Response(200, _summary(reply)))
+        return group_calls.look(request, summary, _summary)
     command = XPendingRange(
         stream=stream,
         group=group,
@@ -141,15 +140,13 @@ def list_pending(
     return group_calls.look(request, command, partial(_listed, max(command.start - 1, ids.ID_MIN)))
 
 
-def _summary(reply: Reply) -> bytes:
+def _summary(reply: Reply) -> Result:
     assert isinstance(reply, PendingSummary), "XPENDING answers a summary"
-    return orjson.dumps(
-        {
-            "count": reply.count,
-            "first_id": ids.format(reply.first_id) if reply.count else None,
-            "last_id": ids.format(reply.last_id) if reply.count else None,
-            "consumers": [{"name": name, "count": count} for name, count in reply.consumers],
-        }
+    return PendingView(
+        count=reply.count,
+        first_id=ids.format(reply.first_id) if reply.count else None,
+        last_id=ids.format(reply.last_id) if reply.count else None,
+        consumers=[ConsumerPending(name, count) for name, count in reply.consumers],
     )
 
 
@@ -163,21 +160,20 @@ def _listed(before: int, reply: Reply) -> Result:
 def _list(reply: PendingList, before: int) -> Response:
     following = reply.entries[-1].id if reply.entries else before
     rows = list(map(_row, reply.entries))
-    page = {"pending": rows, "next": ids.format(following), "more": reply.more}
-    return Response(200, orjson.dumps(page))
+    # In bytes: it may be made in a thread.
+    page = PendingView(pending=rows, next=ids.format(following), more=reply.more)
+    return Response(200, page.json())
 
 
-def _row(entry: PendingEntry) -> dict[str, str | int | None]:
+def _row(entry: PendingEntry) -> PendingRow:
     """An entry without an owner has no consumer, and no time since when it has been delivered."""
-    row: dict[str, str | int | None] = {
-        "id": ids.format(entry.id),
-        "consumer": entry.consumer,
-        "idle_ms": None if entry.consumer is None else capped(entry.idle_ms),
-        "delivery_count": capped(entry.delivery_count),
-    }
-    if entry.until_ms is not None:
-        row["deferred_until"] = ids.rfc3339(entry.until_ms)
-    return row
+    return PendingRow(
+        id=ids.format(entry.id),
+        consumer=entry.consumer,
+        idle_ms=None if entry.consumer is None else capped(entry.idle_ms),
+        delivery_count=capped(entry.delivery_count),
+        deferred_until=ABSENT if entry.until_ms is None else ids.rfc3339(entry.until_ms),
+    )
 
 
 # ---- acknowledging
@@ -249,10 +245,10 @@ def _settled(
     request: Request, stream: str, group: str, wanted: Sequence[int], words: Sequence[str]
 ) -> Result:
     """The answer of these results, in the order of the IDs."""
-    results = dict(zip(map(ids.format, wanted), words, strict=True))
+    results: dict[str, Any] = dict(zip(map(ids.format, wanted), words, strict=True))
     found = [*results.values()]
     count = len(found) - found.count("absent") - found.count("not_held")
-    response = request.respond(200, orjson.dumps({"acknowledged": count, "results": results}))
+    response = request.respond(200, Acknowledged(count, results))
     if count or "not_held" in found:
         return response
     # Unlike Redis, distinguish an unknown group from one with nothing pending.
@@ -303,7 +299,7 @@ def nack_entries(request: RequestParameter, stream: StreamName, group: GroupName
     command = XNack(stream=stream, group=group, nack=nack, consumer=given.consumer)
     return group_calls.change(
         request,
-        lambda reply: request.respond(200, group_calls.outcomes(reply, given.ids, "released")),
+        lambda reply: request.respond(200, Released(*group_calls.outcomes(reply, given.ids, "released"))),
         command,
     )
 
@@ -352,9 +348,9 @@ def dead_letter_entries(
 
     def answer(reply: Reply) -> Response:
         assert isinstance(reply, DeadLettered), "dead-lettering answers what was moved"
-        moved: dict[str, object] = {"stream": reply.stream, "ids": list(map(ids.format, reply.ids))}
+        moved = DeadLetteredEntries(reply.stream, list(map(ids.format, reply.ids)))
         if given.consumer is not None:
-            moved["not_held"] = list(map(ids.format, reply.not_held))
-        return request.respond(200, orjson.dumps(moved))
+            moved.not_held = list(map(ids.format, reply.not_held))
+        return request.respond(200, moved)
 
     return group_calls.change(request, answer, command)

@@ -7,14 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, cast
 
-from pydantic import BaseModel
-
 from app import names
 from app.auth import Action
 from app.doors.durable import reading, writing
 from app.doors.durable.headers import PREFIX, SAFE, asks_for_events
 from app.errors import RefusalError
 from app.http.asks import Ask, Result
+from app.http.models import ResponseModel
 from app.http.operations.binder import Binder
 from app.http.operations.operation import Operation
 from app.http.operations.options import Options
@@ -80,7 +79,7 @@ class DurableOperation(Operation):
             request, stream, self._read and request.read_now(self._read(request, stream), body)
         )
 
-    def finish(self, request: Request, result: Response | BaseModel) -> Response:
+    def finish(self, request: Request, result: Response | ResponseModel) -> Response:
         """The answer, with what every one of this protocol carries."""
         assert isinstance(result, Response), "none has a model"
         result.raw_headers.append(SAFE)

@@ -7,13 +7,12 @@ import sys
 from collections.abc import Callable
 from urllib.parse import quote
 
-from pydantic import BaseModel
-
 from app.auth import Action
 from app.doors.durable import bodies, headers
 from app.doors.durable.headers import OCTETS, PREFIX, malformed
 from app.doors.durable.reading import CLOSED, closed, media_of, next_offset, there
 from app.http.asks import Ask
+from app.http.models import ResponseModel
 from app.http.requests import BodyReading, Request
 from app.http.responses import Header, Response
 from engine import errors
@@ -51,7 +50,7 @@ def create(request: Request, stream: str, stored: bodies.Stored | bytes) -> Ask:
     assert fork is not None, "it has the media type of a source"
     source = fork.source
 
-    async def read(found: Reply) -> Response | BaseModel:
+    async def read(found: Reply) -> Response | ResponseModel:
         how = BodyReading(_optional(there(found, source).media or OCTETS, request))
         return await request.settle(_create(request, stream, fork, await request.read(how, stored)))
 
