@@ -575,11 +575,13 @@ class Request(Work):
             found.append(self._without_dropped(reply) if isinstance(reply, Dropped) else reply)
         if OUTPUT_STATE in self.scope["state"]:
             self.note_arrived(*found)
-        for command, reply in zip(ask.commands, found, strict=True):
+        # What is raw has none.
+        pairs = [*zip(ask.commands, found, strict=ask.raw is None)]
+        for command, reply in pairs:
             if isinstance(reply, GroupRead):
                 self.note_given(command, reply)
         made = ask.answer(*found)
-        for command, reply in zip(ask.commands, found, strict=True):
+        for command, reply in pairs:
             self.note_reply(command, reply)
         return made
 

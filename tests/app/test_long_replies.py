@@ -18,10 +18,11 @@ from engine import commands, entries, ids
 from engine.commands import Command, Cursor, ProducerBatch, Refs, Trim
 from engine.commands.dead_letters import LETTER_FIELDS
 from engine.commands.redriving import TURN_LOOKS_MAX, TURN_REDRIVEN_MAX
-from engine.commands.registry import RUN
+from engine.commands.registry import RUN, STEPS
 from engine.commands.scheduling import LATER_MAX
 from engine.commands.turn import Blocked, Unfinished
 from engine.recurrence import Rule
+from engine.replies import Dropped
 from tests.engine.house import House
 
 SETTINGS: Final = Settings()
@@ -37,7 +38,7 @@ USUAL: Final = entries.body([("a", "x" * (LIMITS.answer_bytes_max // LIMITS.rows
 IN_AN_HOUR: Final = Rule(in_ms=3_600_000)
 LONGEST_RULE: Final = Rule(cron="0" + ",0" * 120 + " * * * *", tz="America/Argentina/ComodRivadavia")
 # Whose replies are short by their types.
-_SHORT_TYPES: Final = {int, bool, str, type(None), Blocked, Unfinished}
+_SHORT_TYPES: Final = {int, bool, str, type(None), Dropped, Blocked, Unfinished}
 # What streams, groups and consumers a test has of each kind: as many as a turn describes.
 MANY: Final = 1_000
 
@@ -442,6 +443,8 @@ def size(value: object) -> int:
 
 def _is_short(kind: type[Command]) -> bool:
     given = get_type_hints(RUN[kind])["return"]
+    if kind in STEPS:
+        *_, given = get_args(given)
     return {*(get_args(given) or (given,))} <= _SHORT_TYPES
 
 

@@ -251,7 +251,7 @@ def test_no_operation_needs_credentials() -> None:
 
 def test_the_document_is_small() -> None:
     """A refusal is described once for each status, not once for each operation."""
-    assert len(msgspec.json.encode(DOCUMENT)) < 324_500
+    assert len(msgspec.json.encode(DOCUMENT)) < 325_500
 
 
 def test_no_schema_has_a_title_that_was_made_up() -> None:

@@ -16,7 +16,10 @@ TICK_S: Final = 0.001
 # What takes several commands at once.
 TOGETHER: Final = [door for door in DOORS if door.name in ("pipeline", "multi-exec", "RESP", "RESP MULTI")]
 # Nothing is run, there is one refusal; and commands that are alike are one of the engine, a thousand in 4 ms.
-WHOLE: Final = (("multi-exec", "invalid"), ("RESP MULTI", "invalid"), ("RESP", "XADD"))
+WHOLE: Final = (
+    *(("multi-exec", "invalid"), ("RESP MULTI", "invalid")),
+    *(("RESP", "XADD"), ("pipeline", "XADD")),
+)
 KINDS: Final[dict[str, tuple[object, ...]]] = {
     "XLEN": ("XLEN", "orders"),
     "XADD": ("XADD", "orders", "*", "f", "v"),

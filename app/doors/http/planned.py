@@ -261,6 +261,8 @@ class PlannedConnection(HttpConnection):
 
     def _begin(self, seen: Seen, data: bytes) -> None:
         self.idle_since = None
+        # One that was answered in its own step may have come before it in these bytes.
+        self._is_clear = False
         operation = seen.plan.operation
         if operation is not None and operation.is_plain and seen.plan.form is None:
             exchange = self.answering = Exchange(self, seen, operation, data)
