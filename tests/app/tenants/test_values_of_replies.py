@@ -50,6 +50,7 @@ SHOWN: Final[Mapping[str, str]] = {
     "StreamEnd.reason": "why a stream was closed, in a tenant's words",
     "StreamInfo.close_reason": "why a stream was closed, in a tenant's words",
     "StreamInfo.held_by": _CODE,
+    "PreviousStream.generation": _GENERATION,
     "StreamInfo.generation": _GENERATION,
     "StreamInfo.media": _MEDIA,
     "StreamPlan.generation": _GENERATION,
