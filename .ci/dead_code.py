@@ -33,6 +33,7 @@ ALLOWED: Final = {
     "asyncio": ["eof_received"],
     "ssl": ["num_tickets"],
     "pyspark_weir.table, as its first page has it": ["write_files"],
+    "io, as pyarrow asks": ["writable"],
     "starlette": ["background", "get_route_handler"],
     "uvicorn": ["capture_signals"],
     "httptools": [

@@ -1224,9 +1224,9 @@ export interface components {
              * @example 1526919030474-55
              */
             readonly next_start: string;
-            readonly deleted_ids: readonly string[];
             readonly entries?: readonly components["schemas"]["DeliveredEntry"][];
             readonly ids?: readonly string[];
+            readonly deleted_ids: readonly string[];
         };
         /** @description The last backup since the gateway started, or the one under way. Counts are null until it is done. */
         readonly BackupState: {
@@ -1274,9 +1274,9 @@ export interface components {
          *     `more` says that the answer was full before the last ID: claim the others again.
          */
         readonly ClaimedEntries: {
-            readonly more: boolean;
             readonly entries?: readonly components["schemas"]["DeliveredEntry"][];
             readonly ids?: readonly string[];
+            readonly more: boolean;
         };
         /** @description The result of a command: `result` in the shapes of RESP2, or `error`, Redis's sentence. */
         readonly CommandResult: {
@@ -1964,11 +1964,11 @@ export interface components {
              * @example 1526919030474-55
              */
             readonly id: string;
+            readonly consumer?: string | null;
             /** Format: int64 */
             readonly delivery_time_ms: number;
             /** Format: int64 */
             readonly delivery_count: number;
-            readonly consumer?: string | null;
         };
         /**
          * @description A delivered and not acknowledged entry. One that was given back has no consumer and no idle time;
@@ -2204,12 +2204,12 @@ export interface components {
         };
         /** @description An entry that is appended later; of a batch, `index` is its place in it. */
         readonly Scheduled: {
-            /** Format: int64 */
-            readonly index?: number;
             /** @description its name, to look at it or to cancel it */
             readonly schedule: string;
             /** Format: date-time */
             readonly deliver_at: string;
+            /** Format: int64 */
+            readonly index?: number;
         };
         /** @description An entry that has no ID yet. */
         readonly ScheduledEntry: {
