@@ -1,1 +1,1 @@
-"""The protocol `weir.v1`: a pure session, its frames and effects, and the connection that performs them."""
+"""The protocol `weir.v1`: a pure session, its frames, and the connection that is its host."""
