@@ -205,12 +205,12 @@ def _shown(info: ScheduleInfo) -> Schedule:
         name=info.name,
         next_at=ids.rfc3339(info.at_ms),
         entry=msgspec.Raw(b"{" + info.body[1:]),  # type: ignore[arg-type]  # what it is written as
-        at=_moment(rule.at_ms),
+        at=_or_absent(rule.at_ms, ids.rfc3339),
         in_ms=_or_absent(rule.in_ms),
         every_ms=_or_absent(rule.every_ms),
         cron=_or_absent(rule.cron),
         tz=ABSENT if rule.cron is None else rule.tz,
-        until=_moment(rule.until_ms),
+        until=_or_absent(rule.until_ms, ids.rfc3339),
         count=_or_absent(rule.count),
         left=_or_absent(info.left),
         missed=ABSENT if rule.missed == "once" else rule.missed,
@@ -218,13 +218,8 @@ def _shown(info: ScheduleInfo) -> Schedule:
     )
 
 
-def _or_absent(value: Any) -> Any:  # noqa: ANN401 - of any member
-    return ABSENT if value is None else value
-
-
-def _moment(at_ms: int | None) -> str:
-    found: str = ABSENT if at_ms is None else ids.rfc3339(at_ms)
-    return found
+def _or_absent(value: Any, shown: Callable[[Any], Any] | None = None) -> Any:  # noqa: ANN401 - of any member
+    return ABSENT if value is None else shown(value) if shown else value
 
 
 # ---- looking

@@ -321,7 +321,6 @@ def _shown(stream: str, info: Reply) -> Response:
 def _members(name: str, info: Reply) -> dict[str, Any]:
     """A stream as every operation shows it."""
     assert isinstance(info, StreamInfo), "XINFO STREAM answers the stream"
-    ended_at_ms = info.closed_at_ms
     return {
         "name": name,
         "type": "stream",
@@ -341,8 +340,8 @@ def _members(name: str, info: Reply) -> dict[str, Any]:
         "expires_at": _moment(info.expires_at_ms),
         "memory_bytes": info.memory_bytes,
         "schedules": info.schedules,
-        "closed": ended_at_ms is not None,
-        "closed_at": ABSENT if ended_at_ms is None else ids.rfc3339(ended_at_ms),
+        "closed": info.closed_at_ms is not None,
+        "closed_at": ABSENT if info.closed_at_ms is None else ids.rfc3339(info.closed_at_ms),
         "close_reason": info.close_reason or ABSENT,
         "media_type": ABSENT if info.media is None else info.media,
         "forked_from": ABSENT if info.forked_from is None else info.forked_from,

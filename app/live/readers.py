@@ -128,7 +128,7 @@ class StreamPump:
             try:
                 for place in range(len(self.tails)):
                     self._next(place)
-            except Exception as error:  # noqa: BLE001 - the sink is told
+            except Exception as error:  # noqa: BLE001 - the sink gets it
                 self.end(error)
             self.go_on()
 
@@ -139,7 +139,7 @@ class StreamPump:
                 room = self._sink.room()
                 if room is None or not self._ready or not self._take(self._ready.pop(0), room):
                     return
-        except Exception as error:  # noqa: BLE001 - the sink is told
+        except Exception as error:  # noqa: BLE001 - the sink gets it
             self.end(error)
 
     def fall_behind(self) -> None:
@@ -187,7 +187,7 @@ class StreamPump:
                 self._fail(place, found)
             else:
                 self._took(place, found)
-        except Exception as error:  # noqa: BLE001 - the sink is told
+        except Exception as error:  # noqa: BLE001 - the sink gets it
             self.end(error)
         asyncio.get_running_loop().call_soon(self.go_on)
 
@@ -230,7 +230,7 @@ class StreamPump:
                 self.go_on()
             elif not self.is_over:
                 tail.take_live(page)
-        except Exception as error:  # noqa: BLE001 - the sink is told
+        except Exception as error:  # noqa: BLE001 - the sink gets it
             self.end(error)
 
     def end(self, why: Exception | None = None) -> None:
@@ -334,7 +334,7 @@ class GroupPump:
                 self._read()
             else:
                 self._look()
-        except Exception as error:  # noqa: BLE001 - the sink is told
+        except Exception as error:  # noqa: BLE001 - the sink gets it
             self.end(error)
 
     def _read(self) -> None:
@@ -352,7 +352,7 @@ class GroupPump:
             else:
                 assert isinstance(reply, GroupRead), "XREADGROUP replies with a GroupRead"
                 self._take(command, reply)
-        except Exception as error:  # noqa: BLE001 - the sink is told
+        except Exception as error:  # noqa: BLE001 - the sink gets it
             self.end(error)
         finally:
             self.lease.end_operation()
@@ -415,7 +415,7 @@ class GroupPump:
                     self._fail(reply)
                 else:
                     done(reply)
-            except Exception as error:  # noqa: BLE001 - the sink is told
+            except Exception as error:  # noqa: BLE001 - the sink gets it
                 self.end(error)
 
         replies = self._engine.send(Call((command,)), answer)
@@ -482,7 +482,7 @@ class GroupPump:
         try:
             if not self.is_over:
                 self._sink.replaced()
-        except Exception as error:  # noqa: BLE001 - the sink is told
+        except Exception as error:  # noqa: BLE001 - the sink gets it
             self.end(error)
         self.end()
 

@@ -308,7 +308,7 @@ class RequestQueue(CommandQueue):
 
     @property
     def is_gone(self) -> bool:
-        """Whether nobody waits for the results of the run under way."""
+        """Whether no one waits for the results of the run under way."""
         return self._ran is None or self._ran.done()
 
     def put(self, written: bytes) -> None:

@@ -229,13 +229,20 @@ class CommandRun:
                 found.append(item.command())
         return found
 
-    def outcomes(self, replies: Sequence[Reply | EngineError]) -> Iterator[RunResult]:
-        """What each command comes to; `replies` has one for each of `commands`."""
-        given = iter(replies)
+    def outcomes(
+        self, replies: Sequence[Reply | EngineError], begun_ms: int | None = None, ended_ms: int | None = None
+    ) -> Iterator[RunResult]:
+        """What each command comes to; `replies` has one for each of `commands`. What needs no engine has for
+        its reply when these began, or when they ended if it is behind one: who asks for TIME on both sides of
+        a command learns between which times that ran.
+        """
+        given, now_ms = iter(replies), begun_ms
         for item in self.items:
             if isinstance(item, CommandRequest):
-                yield item, None if item.command is None else next(given)
+                now_ms = now_ms if item.command is None else ended_ms
+                yield item, now_ms if item.command is None else next(given)
             elif isinstance(item, Adds):
+                now_ms = ended_ms
                 yield from each_added(next(given), len(item.bodies))
             else:
                 yield item
@@ -273,7 +280,7 @@ def sent_together(
     commands: Sequence[Command], replies: Sequence[Reply | EngineError], *, is_part: bool
 ) -> Sequence[Reply | EngineError]:
     """The replies of commands that a client has sent together, `is_part`: with others. A client that repeats
-    what is refused repeats all of it: so it is told to only where nothing was changed.
+    what is refused repeats all of it: so it may only where nothing was changed.
     """
     refused = [reply for reply in replies if isinstance(reply, EngineError)]
     if not any(errors.is_repeated(refusal.redis) for refusal in refused):
@@ -597,11 +604,12 @@ class CommandQueue:
         guard = () if condition is None else (condition,)
         synced = any(isinstance(item, CommandRequest) and item.synced for item in items)
         found: Sequence[Reply | EngineError] = ()
+        begun_ms = self._clock.wall_ms()
         if guard or commands:
             found = await ask(work.engine, work.call([*guard, *commands], How.TOGETHER, synced=synced))
         if guard and found[0] is not True:
             return None
-        outcomes = [*run.outcomes(found[len(guard) :])]
+        outcomes = [*run.outcomes(found[len(guard) :], begun_ms, self._clock.wall_ms())]
         for command, reply in zip(commands, found[len(guard) :], strict=True):
             work.note_given(command, reply)
         self._unsent = partial(self._take_back, outcomes)
@@ -717,7 +725,8 @@ class CommandQueue:
     def encode(self, parsed: CommandRequest, reply: Reply | None, room: Room | None = None) -> bytes:
         """The reply of one command, of which nothing is kept. Raises EngineError."""
         if parsed.command is None:
-            return self.codec.immediate(parsed.immediate(self._clock.wall_ms() * 1000))
+            now_ms = reply if isinstance(reply, int) else self._clock.wall_ms()
+            return self.codec.immediate(parsed.immediate(now_ms * 1000))
         written = self.codec.reply(parsed, reply, self.work.principal.may_see)
         bytes_max, name = room or self.room
         redis.check_written(parsed, len(written) - self.codec.frame_bytes, bytes_max, name)

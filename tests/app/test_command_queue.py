@@ -10,9 +10,10 @@ import pytest
 from app.doors.resp.listening import RespServer
 from app.main import create_app
 from app.settings import Settings
-from engine import EngineProtocol, SystemClock
+from engine import Call, Done, EngineProtocol, Replies
 from tests.app.conftest import calling
 from tests.app.resp.conftest import Wire, connected
+from tests.engine.clocks import HandClock
 
 ABORTED: Final = "-EXECABORT Transaction discarded because of previous errors."
 SMALLER: Final = "-ERR The ID specified in XADD is equal or smaller than the target stream top item"
@@ -63,13 +64,18 @@ class Resp:
         return found.decode() if isinstance(found, bytes) else found
 
 
+@pytest.fixture
+def clock() -> HandClock:
+    return HandClock()
+
+
 @pytest.fixture(params=["JSON", "RESP"])
 async def codec(
-    request: pytest.FixtureRequest, engine: EngineProtocol, tmp_path: Path
+    request: pytest.FixtureRequest, engine: EngineProtocol, clock: HandClock, tmp_path: Path
 ) -> AsyncIterator[Codec]:
     path = tmp_path / "socket"
     settings = Settings(log_requests="none", resp_listen=(f"unix:{path}",), drain_s_max=1)
-    app = create_app(settings, SystemClock())
+    app = create_app(settings, clock)
     app.gateway.open(engine)
     server = await RespServer(app.gateway).start()
     async with calling(app) as http:
@@ -117,6 +123,25 @@ async def test_a_transaction_is_one_turn(codec: Codec) -> None:
     assert len({entry_id.partition("-")[0] for entry_id in found[:3]}) == 1
     assert (found[3], len(found[4]), found[5:]) == (SMALLER, 2, [3, [1, 0], None])
     assert await codec.transaction() == []
+
+
+async def test_a_transaction_tells_between_which_times_it_ran(
+    codec: Codec, engine: EngineProtocol, clock: HandClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who asks for TIME on both sides of a command learns when the clock has gone on meanwhile."""
+    await codec.pipeline(ADD)
+    send = engine.send
+
+    def slowly(call: Call, done: Done) -> Replies | None:
+        clock.pass_ms(70)
+        return send(call, done)
+
+    monkeypatch.setattr(engine, "send", slowly)
+    before, first, between, _, after = await codec.transaction(
+        ["TIME"], ["TIME"], ["XLEN", "s"], ADD, ["TIME"]
+    )
+    assert before == first
+    assert (between, int(after[1]) - int(before[1])) == (1, 70_000)
 
 
 async def test_plain_entries_of_a_transaction_are_answered_one_by_one(codec: Codec) -> None:

@@ -161,8 +161,7 @@ def _list(reply: PendingList, before: int) -> Response:
     following = reply.entries[-1].id if reply.entries else before
     rows = list(map(_row, reply.entries))
     # In bytes: it may be made in a thread.
-    page = PendingView(pending=rows, next=ids.format(following), more=reply.more)
-    return Response(200, page.json())
+    return Response(200, PendingView(pending=rows, next=ids.format(following), more=reply.more).json())
 
 
 def _row(entry: PendingEntry) -> PendingRow:

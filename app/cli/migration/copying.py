@@ -33,8 +33,8 @@ _IN_USE: Final = b"in-use"
 # Of one transaction, which ends with XLEN: an entry that is gone takes two commands.
 _COMMANDS_MAX: Final = (TURN_COMMANDS_MAX - 1) // 2
 _WINDOW_ENTRIES: Final = 100
-# What two readings of a clock may be apart on a busy machine; what was delivered again counts one more.
-_CLOCK_MS_MAX: Final = 1_000
+# What two clocks' readings may be apart; below it a pending entry has not been delivered again.
+_CLOCK_MS_MAX: Final = 50
 _SHOWN_IDS_MAX: Final = 10
 
 T = TypeVar("T")
