@@ -39,9 +39,9 @@ dev: $(VENV)/.dev  ## make .venv with what the gate needs as well
 test: system  ## the whole gate: formatting, lint, types, contracts, tests
 	@# Beside each other, since each waits for its downloads.
 	@$(MAKE) --no-print-directory --jobs=3 dev $(TOOLS)/.stamp $(SDK)/node_modules/.stamp
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target $(CLASSES) lint contracts early
-	@# mypy keeps one core busy for a minute, so it runs beside the tests.
-	@$(MAKE) --no-print-directory --jobs=2 types together
+	@# mypy keeps one core busy for minutes where its cache is new: before the tests, which share two with servers.
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target types $(CLASSES) lint contracts early
+	@$(MAKE) --no-print-directory --jobs=1 together
 	@# What measures time has the machine for itself.
 	@$(MAKE) --no-print-directory --jobs=1 alone
 

@@ -31,15 +31,13 @@ settings.register_profile("half", settings.get_profile("gate"), max_examples=50)
 # In the background of a shell it is ignored, and what a test starts would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# A session of Spark and its first query take twenty seconds. Two processes share the tests on Spark: one has
-# a session for all that needs no more, the other starts Spark as programs. More at a time are too much for
-# two cores: Spark's processes would meet each other too late.
-SESSIONS = (
-    ("tests/spark/on_spark/",),
-    (
-        "tests/spark/processes/",
-        "tests/documents/test_documents.py::test_commands_print_what_the_document_says[pipeline.md]",
-    ),
+# A session of Spark and its first query take twenty seconds, so one process has the tests on Spark: those that
+# share a session, and then those that start it as programs. Spark gives its Python ten seconds to begin, which
+# is too few where two of them start beside all the others.
+ON_SPARK = (
+    "tests/spark/on_spark/",
+    "tests/spark/processes/",
+    "tests/documents/test_documents.py::test_commands_print_what_the_document_says[pipeline.md]",
 )
 # Whose files share what takes long to make: wheels, and environments with them.
 MADE_ONCE = (("tests/distributions/",),)
@@ -88,14 +86,13 @@ _PROGRAMS = (
 _WAITING = "cluster", "fronts", "hostile", "crash"
 # A third of those that run in pairs.
 _TURNS = "tests/engine/test_stalls.py"
-_SPARK = *SESSIONS[0], *SESSIONS[1]
-LONG = *_SPARK, _TURNS, *(f"tests/{folder}/" for folder in (*_PROGRAMS, *_WAITING))
+LONG = *ON_SPARK, _TURNS, *(f"tests/{folder}/" for folder in (*_PROGRAMS, *_WAITING))
 
 # Coverage makes the same code up to three times as slow. These start processes, most of which are not
 # measured, or do in large numbers what the tests of a package do once: those hold the floors without them.
 _REPEATED = "contract", "crash", "hostile", "proof"
 _OUTSIDE = "client", "console", "distributions", "documents", "sdk", "typescript"
-_ON_SPARK = "spark/on_spark", "spark/processes"
+_SPARK = "spark/on_spark", "spark/processes"
 _BESIDE_OTHERS = "fronts", "app/resp"
 _COMMANDS = "backup", "command_line", "log", "migrate", "token"
 # Histories by chance, and the same call a thousand times: the tests beside these run the same lines.
@@ -109,7 +106,7 @@ _APP = (
     *("test_consuming_in_any_order", "test_push_in_any_order"),
 )
 UNMEASURED = (
-    *(f"tests/{folder}/" for folder in (*_REPEATED, *_OUTSIDE, *_ON_SPARK, *_BESIDE_OTHERS)),
+    *(f"tests/{folder}/" for folder in (*_REPEATED, *_OUTSIDE, *_SPARK, *_BESIDE_OTHERS)),
     *(f"tests/cli/test_{name}" for name in _COMMANDS),
     *(f"tests/engine/test_{name}.py" for name in _ENGINE),
     *(f"tests/app/{name}.py" for name in _APP),
@@ -257,7 +254,7 @@ class _Scheduling(LoadFileScheduling):  # type: ignore[misc]  # xdist has no typ
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
-        return next((some[0] for some in (*SESSIONS, *MADE_ONCE) if nodeid.startswith(some)), file)
+        return next((some[0] for some in (ON_SPARK, *MADE_ONCE) if nodeid.startswith(some)), file)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -26,6 +26,7 @@ _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 STEPS_PER_LIFE = 25
 # After the fault the disks of this number of operations are examined.
 _LOOKS_MAX: Final = 6
+_WRITTEN_MS_MAX: Final = 1_000
 
 
 def operations_of(seed: int, fsync: Fsync, *, stores: bool = False) -> int:
@@ -117,9 +118,11 @@ def full_disk(seed: int, fsync: Fsync) -> int:
     body = entries.body([("v", "x" * (1 << 20))])
 
     def write() -> object:
-        adding = reply_to(life.engine, XAdd(stream="s", bodies=[body]))
+        adding = life.loop.create_task(reply_to(life.engine, XAdd(stream="s", bodies=[body])))
+        life.pass_ms(_WRITTEN_MS_MAX)
+        assert adding.done(), "a full disk is known before the write, which would wait for room"
         try:
-            return life.loop.run_until_complete(adding)
+            return adding.result()
         except EngineError as refusal:
             return refusal.code
 
