@@ -219,6 +219,25 @@ async def test_a_request_that_arrives_in_the_last_millisecond_is_answered(world:
     await line.until(lambda: line.received.startswith(b"HTTP/1.1 201 "))
 
 
+@pytest.mark.parametrize(
+    ("framing", "rest"),
+    [(b"Content-Length: 19", b""), (b"Transfer-Encoding: chunked", b"no length\r\n")],
+    ids=["that does not come", "that cannot be read"],
+)
+async def test_a_request_that_was_answered_early_is_answered_once(
+    world: TimedWorld, framing: bytes, rest: bytes
+) -> None:
+    """A body whose head was refused ends the connection without a word: it would be another request's answer."""
+    line = await world.connect()
+    await line.send(
+        b"POST /v1/streams/s/entries?none=1 HTTP/1.1\r\nHost: localhost\r\n" + framing + b"\r\n\r\n"
+    )
+    await line.until(lambda: line.received.startswith(b"HTTP/1.1 400 "))
+    await line.send(rest)
+    await world.pass_ms(2_000)
+    assert (await line.ends()).count(b"HTTP/1.1 ") == 1
+
+
 # ---- an idle connection
 
 

@@ -440,6 +440,10 @@ class HttpConnection(Client):
             # It is refused instead of being begun.
             self._pipeline.pop()
             has_begun = False
+        if has_begun and self._last is not None and self._last.is_answered:
+            # What is wrong is the rest of a body that its answer did not wait for.
+            self.transport.close()
+            return
         answered = self._answered
         if answered is not None and not answered.is_answered and not has_begun:
             self._refusal = refusal
