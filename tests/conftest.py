@@ -31,9 +31,9 @@ settings.register_profile("half", settings.get_profile("gate"), max_examples=50)
 # In the background of a shell it is ignored, and what a test starts would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# A session of Spark and its first query take twenty seconds, so one process has the tests on Spark: those that
-# share a session, and then those that start it as programs. Spark gives its Python ten seconds to begin, which
-# is too few where two of them start beside all the others.
+# A session of Spark and its first query take twenty seconds, so one process has the tests on Spark: those
+# that share a session, and then those that start it as programs. Spark gives its Python ten seconds to begin,
+# which is too few where two of them start beside all the others.
 ON_SPARK = (
     "tests/spark/on_spark/",
     "tests/spark/processes/",

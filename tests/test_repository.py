@@ -267,3 +267,30 @@ def test_every_edge_that_a_test_cites_is_documented() -> None:
     assert len(cited) > 50, "the tests cite edges"
     assert cited <= documented
     assert documented == set(range(1, 91))
+
+
+def _headings(document: Path) -> set[str]:
+    """The anchors of its headings, as forges make them."""
+    text = re.sub(r"^```.*?^```", "", document.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ (.+)", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_links_between_documents_lead_somewhere() -> None:
+    """To a file that is there, and to a heading that it has."""
+    found = 0
+    for document in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("deploy/*.md")):
+        for file, anchor in re.findall(r"\]\((?!\w+:)([^)#\s]*)#?([^)\s]*)\)", document.read_text()):
+            target = document.parent / file if file else document
+            assert target.exists(), f"{document.name} links {file}"
+            assert not anchor or anchor in _headings(target), f"{document.name} links {file}#{anchor}"
+            found += 1
+    assert found > 200
+
+
+def test_the_index_names_commands_that_exist() -> None:
+    """What a question's answer says to type."""
+    known = _run(str(Path(sys.executable).with_name("weir")), "--help")
+    named = set(re.findall(r"`weir ([a-z]+)", _text("docs/index-by-question.md")))
+    assert len(named) > 5
+    assert {name for name in named if not re.search(rf"\b{name}\b", known)} == set()

@@ -227,7 +227,7 @@ async def test_a_request_that_arrives_in_the_last_millisecond_is_answered(world:
 async def test_a_request_that_was_answered_early_is_answered_once(
     world: TimedWorld, framing: bytes, rest: bytes
 ) -> None:
-    """A body whose head was refused ends the connection without a word: it would be another request's answer."""
+    """The rest of its body ends the connection without a word, which the next request would get."""
     line = await world.connect()
     await line.send(
         b"POST /v1/streams/s/entries?none=1 HTTP/1.1\r\nHost: localhost\r\n" + framing + b"\r\n\r\n"
