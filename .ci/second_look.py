@@ -12,8 +12,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-# More failures than this have a common cause. One that comes from a busy machine, as a Spark whose Python came too
-# late, has some of them.
+# More failures than this have a common cause. A busy machine has some: a Spark whose Python came too late.
 FAILED_MAX: Final = 12
 # In these, one failure in a thousand runs is the finding: a lost entry, or damage that was not detected.
 ONE_LOOK: Final = "tests/crash/", "tests/engine/", "tests/proof/", "tests/spark/table/"
