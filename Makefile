@@ -19,7 +19,7 @@ SECOND_LOOK := $(BIN)/python .ci/second_look.py $(NOT_RUN) $(BIN)/pytest
 COMPILE := $(BIN)/python -m compileall -q app engine history sdk/python/weir spark/pyspark_weir
 
 .DEFAULT_GOAL := help
-.PHONY: help run install spark history dev system test fmt lint types contracts tests early together alone coverage prove soak bench image lock client typescript clean
+.PHONY: help run install spark history dev system test fmt lint types contracts tests collected early together alone coverage prove soak bench image lock client typescript clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-11s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,7 +40,7 @@ test: system  ## the whole gate: formatting, lint, types, contracts, tests
 	@# Beside each other, since each waits for its downloads.
 	@$(MAKE) --no-print-directory --jobs=3 dev $(TOOLS)/.stamp $(SDK)/node_modules/.stamp
 	@# mypy keeps one core busy for minutes where its cache is new: before the tests, which share two with servers.
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target types $(CLASSES) lint contracts early
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target types $(CLASSES) lint contracts collected early
 	@$(MAKE) --no-print-directory --jobs=1 together
 	@# What measures time has the machine for itself.
 	@$(MAKE) --no-print-directory --jobs=1 alone
@@ -60,11 +60,14 @@ types: dev  ## mypy, strict, tests included
 contracts: dev  ## who may import whom
 	$(BIN)/lint-imports --no-logo
 
-# Each process of pytest rewrites the assertions of all tests; compiled, they are read by those after it.
-early together alone coverage: export PYTHONDONTWRITEBYTECODE :=
+# Pytest rewrites the assertions of all tests, for half a minute; compiled, they are read by each process after it.
+collected early together alone coverage: export PYTHONDONTWRITEBYTECODE :=
 
 tests:  ## pytest on all cores; for some of them: .venv/bin/pytest -k name
 	@$(MAKE) --no-print-directory --jobs=1 early together alone
+
+collected: dev
+	@$(BIN)/pytest --collect-only --quiet > $(VENV)/.collected 2>&1 || { cat $(VENV)/.collected; exit 1; }
 
 early: dev $(SDK)/node_modules/.stamp  ## within seconds: what the tree says about itself
 	@# Hundreds of processes of the gateway start in tests, and each would compile its modules where none are written.
