@@ -33,13 +33,11 @@ from app.doors.durable import door
 from app.errors import RefusalError
 from app.gateway import Gateway, Receive
 from app.http.client_address import TrustedProxies
-from app.http.middleware.codings import Coded
 from app.http.middleware.request_id import RequestIds
 from app.http.operations.operation import Operation
-from app.http.operations.plans import ADMIN_STATE, PLAN_STATE, Planner
-from app.http.plan import HeadPlan
+from app.http.operations.plans import Planner
 from app.http.requests import Request
-from app.http.responses import ROUTE_STATE, Response, Scope, Send
+from app.http.responses import EXCHANGE_EXTENSION, Response, Scope, Send
 from app.lifespan import EngineLife, check_exposure, prepare, serve_lifespan
 from app.metrics.tracing import Tracer
 from app.openapi import document
@@ -89,7 +87,8 @@ class App:
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
         gateway.document = document_of(gateway.settings).text
-        self.plans = Planner(gateway, _routes(gateway.settings))
+        routes = _routes(gateway.settings)
+        self.plans, self.admin_plans = Planner(gateway, routes), Planner(gateway, routes, is_admin=True)
         self.request_ids = RequestIds(gateway)
         networks = gateway.settings.trusted_proxies
         self.proxies = TrustedProxies(networks) if networks else None
@@ -97,6 +96,13 @@ class App:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one HTTP request, one WebSocket, or the lifespan, which opens and closes the engine."""
+        await self._serve(scope, receive, send, self.plans)
+
+    async def serve_admin(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The application of the admin port: metrics, administration, health, and nothing else."""
+        await self._serve(scope, receive, send, self.admin_plans)
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send, plans: Planner) -> None:
         if scope["type"] == "lifespan":
             await serve_lifespan(EngineLife(self.gateway, self.flush_logs), receive, send)
             self.flush_logs()
@@ -106,15 +112,10 @@ class App:
             scope["method"], send = "GET", socket.upgrading(send)
         if self.proxies is not None:
             scope["client"] = self.proxies.resolve(scope)
-        scope.setdefault("state", {})
-        await self.request_ids.serve(
-            scope["state"].get(PLAN_STATE) or self.plans.make(scope), scope, receive, send, self._serve
-        )
-
-    async def serve_admin(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """The application of the admin port: metrics, administration, health, and nothing else."""
-        scope.setdefault("state", {})[ADMIN_STATE] = True
-        await self(scope, receive, send)
+        exchange = scope.get("extensions", {}).get(EXCHANGE_EXTENSION)
+        if exchange is None:
+            exchange = self.request_ids.begin(plans.make(scope), scope)
+        await self.request_ids.serve(Request(self.gateway, scope, receive, exchange), send, self._answer)
 
     def refuse(self, refusal: RefusalError) -> Response:
         """The answer to what the server could not read as a request."""
@@ -124,20 +125,17 @@ class App:
         """Write the lines of requests that are not written yet."""
         self.request_ids.flush()
 
-    async def _serve(self, plan: HeadPlan, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _answer(self, request: Request) -> Response:
+        plan = request.plan
         if plan.refusal is not None:
             raise plan.refusal
-        request = Request(self.gateway, scope, receive, plan)
-        if scope["type"] == "websocket":
-            await self._sockets(request, send)
-            return
-        if plan.operation is not None:
-            scope["state"][ROUTE_STATE] = plan.operation.label
-            response = await plan.operation.respond(request)
-        else:
-            assert plan.answer is not None, "it answers, refuses or has an operation"
-            response = plan.answer()
-        await response(scope, receive, Coded(send, plan.coding, scope, is_head=plan.method == "HEAD"))
+        if request.scope["type"] == "websocket":
+            return await self._sockets.answer(request)
+        if plan.operation is None:
+            return Response(204, headers=plan.allows)
+        request.exchange.route = plan.operation.label
+        response: Response = await plan.operation.respond(request)
+        return response
 
 
 @lru_cache(_DOCUMENTS_MAX)

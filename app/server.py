@@ -11,9 +11,9 @@ import socket
 import ssl
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import uvloop
 
@@ -30,7 +30,7 @@ from app.doors.resp.listening import RespServer, addresses
 from app.doors.websocket.websocket_connection import SocketLimits, guarded_socket
 from app.fronts.control import READY, Control
 from app.gateway import Gateway, Phase
-from app.http.operations.plans import ADMIN_STATE
+from app.http.operations.plans import Planner
 from app.lifespan import CLOSE_S_MAX, FAILED, EngineLife, ServerStoppedError, check_exposure
 from app.live.stalls import STALL_S_MAX
 from app.main import ROUTES, App, create_app
@@ -432,12 +432,12 @@ async def reload_tokens(gateway: Gateway) -> None:
 
 def http_server(settings: Settings, app: App, context: ssl.SSLContext | None = None) -> HttpServer:
     """What serves the application; over TLS with a context."""
-    return _http_server(settings, app, app, {}, context)
+    return _http_server(settings, app, app, app.plans, context)
 
 
 def admin_server(settings: Settings, app: App, context: ssl.SSLContext | None) -> HttpServer:
     """What serves the admin port, under the same limits."""
-    return _http_server(settings, app, app.serve_admin, {ADMIN_STATE: True}, context)
+    return _http_server(settings, app, app.serve_admin, app.admin_plans, context)
 
 
 def http_service(settings: Settings, app: App, serve: AsgiApp) -> HttpService:
@@ -457,8 +457,8 @@ def http_service(settings: Settings, app: App, serve: AsgiApp) -> HttpService:
 
 
 def _http_server(
-    settings: Settings, app: App, serve: AsgiApp, state: Mapping[str, Any], context: ssl.SSLContext | None
+    settings: Settings, app: App, serve: AsgiApp, plans: Planner, context: ssl.SSLContext | None
 ) -> HttpServer:
     service = http_service(settings, app, serve)
-    connect = partial(PlannedConnection, service, Serving(app, state))
+    connect = partial(PlannedConnection, service, Serving(app, plans))
     return HttpServer(service, connect, Times(settings.handshake_s_max, settings.drain_s_max), context)

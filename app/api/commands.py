@@ -14,7 +14,8 @@ from app.http.media import JSON
 from app.http.models import ABSENT, Base64Flag, ResponseModel
 from app.http.operations.binder import Body, RequestParameter, request_of
 from app.http.operations.router import Router
-from app.http.requests import BodyReading, Request
+from app.http.request_bodies import BodyReading
+from app.http.requests import Request
 from app.http.responses import JSON as JSON_TYPE
 from app.http.responses import Response, StreamingResponse
 from app.limits import CommandLimits

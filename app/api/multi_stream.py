@@ -43,7 +43,8 @@ from app.http.models import (
 )
 from app.http.operations.binder import Body, RequestParameter, request_of
 from app.http.operations.router import Router
-from app.http.requests import BodyReading, Request
+from app.http.request_bodies import BodyReading
+from app.http.requests import Request
 from app.http.responses import Response
 from app.limits import EntryLimits, ReadLimits
 from engine import ids

@@ -25,7 +25,7 @@ from app.http.models import (
 from app.http.operations.binder import RequestParameter
 from app.http.operations.router import Router
 from app.http.requests import Request
-from app.http.responses import WAITED_STATE, Response
+from app.http.responses import Response
 from engine import Call, ReadHandle, ask_one, ids
 from engine.apportion import apportion
 from engine.commands import ListStreams, Plan
@@ -200,7 +200,7 @@ async def _wait(
         if pattern is not None:
             rest_ms = min(rest_ms, max(_LOOK_AGAIN_MS, round(looked_s * _LOOKING_SHARE * 1000)))
         # Its answer is made in one turn, and of streams that were found before: it only says when.
-        request.scope["state"][WAITED_STATE] = True
+        request.exchange.has_waited = True
         waiting = Call((wanted.waiting(names, rest_ms),), waits=ReadHandle(), origin=request.request_id)
         await ask_one(request.engine, waiting)
         began = clock.monotonic()

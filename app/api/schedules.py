@@ -32,7 +32,8 @@ from app.http.models import (
 )
 from app.http.operations.binder import Body, RequestParameter, read_body, request_of
 from app.http.operations.router import Router
-from app.http.requests import BodyReading, Request
+from app.http.request_bodies import BodyReading
+from app.http.requests import Request
 from app.http.responses import Response, location
 from app.limits import EntryLimits
 from app.settings import Settings

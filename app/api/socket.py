@@ -11,15 +11,17 @@ from app.doors.websocket.hub import Hub
 from app.doors.websocket.subscription_table import SessionLimits
 from app.doors.websocket.websocket_connection import EXTENSION, WebSocketConnection
 from app.errors import RefusalError
-from app.gateway import Gateway
+from app.gateway import Gateway, Receive
 from app.http import query
 from app.http.middleware.paths import decoded
 from app.http.operations.binder import RequestParameter
 from app.http.operations.router import Router
 from app.http.requests import Request
-from app.http.responses import ROUTE_STATE, Response, Send
+from app.http.responses import Exchange, Response, Send
 from app.live.shares import Share
 from app.openapi import asyncapi
+
+Message = MutableMapping[str, Any]
 
 router: Final = Router("gateway")
 
@@ -44,18 +46,18 @@ def get_async_api(request: RequestParameter) -> Response:
 
 
 class Sockets:
-    """Serves handshakes, behind the checks that every request has behind it."""
+    """Answers handshakes, behind the checks that every request has behind it."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self._hub = Hub(gateway)
 
-    async def __call__(self, request: Request, send: Send) -> None:
-        """Accept, and stay until the connection is gone. Raises RefusalError before it is accepted."""
+    async def answer(self, request: Request) -> Response:
+        """The conversation that is accepted. Raises RefusalError."""
         scope = request.scope
         if decoded(request.plan.path) != _PATH:
             raise RefusalError("no_route", "sockets are at /v1/ws")
-        scope["state"][ROUTE_STATE] = _LABEL
+        request.exchange.route = _LABEL
         query.parse(request.query, ("ticket",))
         request.check_ready()
         tickets = [*request.query_tickets, *_tickets(scope["subprotocols"])]
@@ -66,19 +68,14 @@ class Sockets:
         request.take_request()
         if len(self._hub.open) >= self._gateway.settings.sockets_max:
             raise RefusalError("too_many_sockets", "too many sockets are open: see the setting sockets_max")
-        share = self._gateway.limits.connections.enter(request.caller)
-        try:
-            await self._converse(request, share, send)
-        finally:
-            share.leave()
+        return _Conversation(self, request, self._gateway.limits.connections.enter(request.caller))
 
-    async def _converse(self, request: Request, share: Share, send: Send) -> None:
-        scope = request.scope
-        own = scope.get("extensions", {}).get(EXTENSION)
+    async def converse(self, request: Request, share: Share, send: Send, accept: Message) -> None:
+        """Accept with this message, and stay until the connection is gone."""
+        own = request.exchange.extensions.get(EXTENSION)
         link = own if isinstance(own, WebSocketConnection) else AsgiSocket(request.receive, send)
         push = Connection(self._hub, link, request, share, self._limits())
-        chosen = frames.SUBPROTOCOL if frames.SUBPROTOCOL in scope["subprotocols"] else None
-        await send({"type": "http.response.start", "status": 101, "headers": [], "subprotocol": chosen})
+        await send(accept)
         push.begin(self._hello())
         if isinstance(link, AsgiSocket):
             await link.serve(push)
@@ -115,18 +112,37 @@ class Sockets:
         )
 
 
+class _Conversation(Response):
+    """The answer to a handshake, which has left when the connection is gone."""
+
+    def __init__(self, sockets: Sockets, request: Request, share: Share) -> None:
+        super().__init__(204)
+        self.status_code = 101
+        self._sockets = sockets
+        self._request = request
+        self._share = share
+
+    async def send(self, exchange: Exchange, receive: Receive, send: Send) -> None:
+        """Accept, and stay."""
+        exchange.status = self.status_code
+        chosen = frames.SUBPROTOCOL if frames.SUBPROTOCOL in self._request.scope["subprotocols"] else None
+        accept = {"type": "websocket.accept", "headers": self.raw_headers, "subprotocol": chosen}
+        try:
+            await self._sockets.converse(self._request, self._share, send, accept)
+        finally:
+            self._share.leave()
+
+
 def _tickets(subprotocols: Sequence[str]) -> Sequence[str]:
     """The tickets among the subprotocols: a browser can send nothing else of its own choice."""
     return [word.removeprefix(_TICKET) for word in subprotocols if word.startswith(_TICKET)]
 
 
 def upgrading(send: Send) -> Send:
-    """The answers of HTTP as those of a handshake: 101 accepts it."""
+    """The answers of HTTP as those of a handshake."""
 
-    async def sending(message: MutableMapping[str, Any]) -> None:
-        if message.get("status") == 101:
-            message = {**message, "type": "websocket.accept"}
-        elif message["type"] in ("http.response.start", "http.response.body"):
+    async def sending(message: Message) -> None:
+        if message["type"] in ("http.response.start", "http.response.body"):
             message = {**message, "type": f"websocket.{message['type']}"}
         await send(message)
 

@@ -9,8 +9,6 @@ import ssl
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-# Where a request's state has the certificate of its connection.
-CERTIFICATE_STATE: Final = "client_certificate"
 IDENTITY_CHARS_MAX: Final = 500
 IDENTITY_PATTERN: Final = r"^(uri|subject):[^\x00-\x1f\x7f]+$"
 # RFC 4514, 3, and the common ones beside it.

@@ -6,22 +6,23 @@ Knows: how a request, its caller and its response are carried. Must never know: 
 from collections.abc import Mapping
 from typing import Any, Final
 
-from app.auth.certificates import CERTIFICATE_STATE, ClientCertificate
+from app.auth.certificates import ClientCertificate
 from app.auth.principal import Packed, pack_principal, unpack_principal
 from app.gateway import Gateway
 from app.http.operations.operation import Operation
 from app.http.plan import HeadPlan, OriginVerdict
+from app.http.request_bodies import receive
 from app.http.requests import Request
-from app.http.responses import Response
+from app.http.responses import CERTIFICATE_EXTENSION, Exchange, Response
 
 _OF_BODY: Final = (b"content-encoding", b"content-length")
 
 
 async def pack_request(request: Request) -> Packed:
-    """A request as it is carried, with its whole body. Raises as `Request.body`."""
-    scope, state = request.scope, request.scope["state"]
-    certificate: ClientCertificate | None = state.get(CERTIFICATE_STATE)
-    body = await request.body()
+    """A request as it is carried, with its whole body. Raises as `receive`."""
+    scope = request.scope
+    certificate: ClientCertificate | None = request.exchange.extensions.get(CERTIFICATE_EXTENSION)
+    body = await receive(request)
     # Its length and its coding were those of what was sent.
     headers = [header for header in scope["headers"] if header[0] not in _OF_BODY]
     return [
@@ -64,9 +65,8 @@ class Operations:
     async def run(self, label: str, packed: Packed) -> Packed:
         """Run one. Raises nothing."""
         method, path, query, headers, client, request_id, stranger, certificate, names, caller, body = packed
-        state: dict[str, Any] = {"request_id": request_id}
         if certificate is not None:
-            state[CERTIFICATE_STATE] = ClientCertificate(tuple(certificate[0]), certificate[1])
+            certificate = ClientCertificate(tuple(certificate[0]), certificate[1])
         scope = {
             "type": "http",
             "method": method,
@@ -74,14 +74,14 @@ class Operations:
             "query_string": query,
             "headers": [(name, value) for name, value in headers],
             "client": None if client is None else tuple(client),
-            "state": state,
         }
 
-        async def receive() -> dict[str, Any]:
+        async def receive_whole() -> dict[str, Any]:
             return {"type": "http.request", "body": body}
 
         plan = HeadPlan(method, path, query, {})
         plan.names, plan.origin = names, OriginVerdict(is_stranger=stranger)
-        request = Request(self._gateway, scope, receive, plan)
+        exchange = Exchange(plan, request_id, {CERTIFICATE_EXTENSION: certificate})
+        request = Request(self._gateway, scope, receive_whole, exchange)
         request.principal = unpack_principal(caller)
         return pack_response(await self._operations[label].run_for_front(request))

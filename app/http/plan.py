@@ -3,12 +3,11 @@
 Knows: what there is to know. Must never know: how it is found, see `app.http.operations.plans`.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
 from app.auth import Principal
 from app.errors import RefusalError
-from app.http.responses import Response
 from engine import EngineError
 
 Coding = Literal["zstd", "gzip"]
@@ -36,13 +35,13 @@ NO_VERDICT: Final = OriginVerdict()
 
 
 class HeadPlan:
-    """What is known of a request by its head. Without an `operation`, `answer` makes its answer, or `refusal`
-    is it. `principal` and `arguments` are None where they have to be found with each request: the caller is
-    not known yet, or a header that passes is an argument.
+    """What is known of a request by its head. Without an `operation` its answer is `refusal`, or has no more
+    than the headers that it `allows`. `principal` and `arguments` are None where they have to be found with
+    each request: the caller is not known yet, or a header that passes is an argument.
     """
 
     __slots__ = (
-        "answer",
+        "allows",
         "arguments",
         "ask",
         "coding",
@@ -72,7 +71,8 @@ class HeadPlan:
         # An `Operation`, which is above this.
         self.operation: Any = None
         self.names: Mapping[str, str] = {}
-        self.answer: Callable[[], Response] | None = None
+        # What OPTIONS is answered.
+        self.allows: Sequence[tuple[bytes, bytes]] = ()
         self.refusal: RefusalError | EngineError | None = None
         self.origin = NO_VERDICT
         # The one that its client likes best.
@@ -80,7 +80,7 @@ class HeadPlan:
         self.principal: Principal | None = None
         self.arguments: Mapping[str, Any] | None = None
         # What answers in the form that Accept asks for, if that is another one.
-        self.form: Callable[[Any], Awaitable[Response]] | None = None
+        self.form: Callable[[Any], Awaitable[Any]] | None = None
         # Which argument is its body, and how that is read: a name and a `BodyReading`.
         self.reading: Any = None
         # What its operation asks, where that follows from the head alone: an `Ask`.

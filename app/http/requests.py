@@ -1,44 +1,31 @@
-"""One request, as the operations see it.
+"""One request, as the operations see it, and what it asks the engine.
 
-Knows: headers, bodies and their limit, the way to the engine. Must never know: what an operation does.
+Knows: headers, who asks, what its replies take of memory. Must never know: what an operation does, bodies.
 """
 
 import asyncio
-import sys
-from collections.abc import Callable, Coroutine, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
-from typing import Any, Final, Generic, NamedTuple, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 from urllib.parse import parse_qs
 
 from app.auth import UNAUTHENTICATED, Action, Principal, Resource
 from app.auth.audit import Facts
-from app.auth.certificates import CERTIFICATE_STATE, ClientCertificate
+from app.auth.certificates import ClientCertificate
 from app.auth.policy import unauthenticated
 from app.auth.rate_limiter import caller_of
-from app.errors import RefusalError, invalid
+from app.errors import invalid
 from app.gateway import Gateway, Receive
-from app.http import media, strict_json
+from app.http import media
 from app.http.asks import Ask, Result
-from app.http.body_codings import INLINE_BYTES, SLICE_BYTES, CodedBody, coding_of
 from app.http.client_address import client_address
 from app.http.media import NO_PREFERENCES, MediaType, Preferences
 from app.http.models import ResponseModel
-from app.http.plan import CONDITIONS, HeadPlan
-from app.http.responses import (
-    BODY_STATE,
-    GONE_EXTENSION,
-    OUTPUT_STATE,
-    TRANSPORT_EXTENSION,
-    WAITED_STATE,
-    Header,
-    Response,
-    Scope,
-    when_gone,
-)
-from app.http.strict_json import NeedsRoomError, NotPlainError
+from app.http.plan import CONDITIONS
+from app.http.responses import CERTIFICATE_EXTENSION, Exchange, Header, Response, Scope
 from app.limits import text_bytes
-from app.live.budgets import BODY_COPIES, FREE_BYTES, Pool, Reader, Reservation, Sender
+from app.live.budgets import FREE_BYTES, Reservation
 from app.live.sessions import AccessEnd
 from app.live.waiting import Begin, ClientLeftError
 from app.metrics import tracing
@@ -49,18 +36,8 @@ from engine.replies import Dropped, GroupRead, Reply
 
 T = TypeVar("T")
 
-# A body of this size takes up to 16 ms to read, with many short fields: larger ones are read in a thread.
-INLINE_BYTES_MAX: Final = 256 << 10
-# What a thread may take to read a body, of however few bytes: there are few of them.
-_THREAD_BYTES: Final = 4 << 20
-_TOO_MUCH: Final = (
-    "to read this body takes more memory than there is for bodies (buffer_bytes_max): it has too many "
-    "values, or long texts with wide characters; send less at once"
-)
 _SYNCED: Final = (b"weir-durability", b"fsync")
 _APPLIED: Final = (b"preference-applied", b"durability=fsync")
-# What a list of values takes more than they take themselves, in values.
-_LIST_VALUES: Final = 7
 _DEFAULT_PORTS: Final = {"http": "80", "https": "443"}
 TICKET: Final = b"ticket="
 # Each has one value: of two a proxy may have looked at the other. Lists go on from line to line.
@@ -108,38 +85,18 @@ def is_own(origin: str, host: str) -> bool:
 def shown_certificate(
     headers: Mapping[bytes, bytes], found: ClientCertificate | None
 ) -> ClientCertificate | None:
-    """The client's certificate, if it counts. A browser shows one with each request that a page causes, so
-    there it needs an Origin, which was checked.
+    """The client's certificate, if it counts: a token goes before it. A browser shows one with each request
+    that a page causes, so there it needs an Origin, which was checked.
     """
-    if found is None or b"origin" in headers:
+    if found is None or b"authorization" in headers:
+        return None
+    if b"origin" in headers:
         return found
     return None if any(name.startswith(b"sec-fetch-") for name in headers) else found
 
 
 class NeedsTaskError(Exception):
     """Raised where a request has to wait for something else than the engine. Nothing of it was done."""
-
-
-class BodyReading(NamedTuple, Generic[T]):
-    """How a body is read: `reader` reads it; a large one in a thread, so that others are served meanwhile,
-    one of `turn_bytes_min` when it is the caller's turn. One with more values than `inline_values_max` is
-    large, where a list counts as several. `quick` reads other bodies, and leaves with NotPlainError what has
-    to be read in a thread too. It is no longer than `bytes_max`.
-    """
-
-    reader: Callable[[bytes], T]
-    inline_bytes_max: int = INLINE_BYTES_MAX
-    bytes_max: int = sys.maxsize
-    inline_values_max: int | None = None
-    turn_bytes_min: int | None = None
-    quick: Callable[[bytes], T] | None = None
-
-    def is_short(self, body: bytes) -> bool:
-        """Whether this body is read at once."""
-        most = self.inline_values_max
-        return len(body) <= self.inline_bytes_max and (
-            most is None or body.count(b",") + _LIST_VALUES * body.count(b"[") < most
-        )
 
 
 class Request(Work):
@@ -152,6 +109,7 @@ class Request(Work):
         "actions",
         "delivered",
         "dropped",
+        "exchange",
         "has_conditions",
         "headers",
         "known_caller",
@@ -163,7 +121,7 @@ class Request(Work):
         "scope",
     )
 
-    def __init__(self, gateway: Gateway, scope: Scope, receive: Receive, plan: HeadPlan) -> None:
+    def __init__(self, gateway: Gateway, scope: Scope, receive: Receive, exchange: Exchange) -> None:
         # As `Work.__init__`, which costs a call.
         self.gateway = gateway
         self.door = "rest"
@@ -171,9 +129,10 @@ class Request(Work):
         self._put_off_bytes = 0
         self.scope = scope
         self.receive = receive
-        self.plan = plan
+        self.exchange = exchange
+        self.request_id: str = exchange.request_id
+        self.plan = plan = exchange.plan
         self.names = plan.names
-        self.request_id: str = scope["state"]["request_id"]
         # Whose it is, once that was asked.
         self.known_caller = ""
         lines = scope["headers"]
@@ -235,7 +194,7 @@ class Request(Work):
     @property
     def certificate(self) -> ClientCertificate | None:
         """The client's, if it counts."""
-        return shown_certificate(self.headers, self.scope["state"].get(CERTIFICATE_STATE))
+        return shown_certificate(self.headers, self.exchange.extensions.get(CERTIFICATE_EXTENSION))
 
     async def authenticate(self, *, tickets: Sequence[str] = ()) -> None:
         """Recognise the caller, by a ticket if there is one. Raises `unauthenticated`, `rate_limited`."""
@@ -350,116 +309,6 @@ class Request(Work):
         """Whether the caller may see the stream."""
         return self.principal.may_see(stream)
 
-    async def body(self, bytes_max: int = sys.maxsize) -> bytes:
-        """The whole body, decoded: as long as the settings allow, and no longer than `bytes_max`. Raises
-        `body_too_large` as early as it can be known, `unsupported_media_type` and `malformed_encoding` for
-        its coding, `unauthenticated` if the token has ended meanwhile, ClientLeftError.
-        """
-        limit = min(self.gateway.settings.body_bytes_max, bytes_max)
-        coded = self.headers.get(b"content-encoding")
-        coding = None if coded is None else coding_of(coded)
-        announced = self.headers.get(b"content-length", b"0")
-        if not announced.isdigit() or int(announced) > limit:
-            raise too_large(limit)
-        self._hold_body(int(announced), is_arriving=True)
-        message = await self.receive()
-        whole: bytes = message.get("body", b"")
-        if message.get("more_body") or message["type"] != "http.request":
-            whole = await self._rest(message, limit)
-        elif len(whole) > limit:
-            raise too_large(limit)
-        if coding:
-            whole = await self._decode(CodedBody(coding, whole), limit)
-        # It may have taken a while.
-        self.check_access()
-        if len(whole) > int(announced):
-            self.take_requests(0, len(whole) - int(announced))
-        return whole
-
-    async def _decode(self, coded: CodedBody, limit: int) -> bytes:
-        """The decoded body, a slice at a time: no more of it is made than what is held and allowed."""
-        slices = [coded.read(INLINE_BYTES)]
-        size = len(slices[0])
-        if not coded.is_read:
-            await self.take_turn()
-        while not coded.is_read and size <= limit:
-            self._hold_body(min(size + SLICE_BYTES, limit))
-            slices.append(await asyncio.to_thread(coded.read))
-            size += len(slices[-1])
-        if size > limit:
-            raise too_large(limit)
-        return b"".join(slices)
-
-    def _hold_body(self, size: int, *, is_arriving: bool = False) -> None:
-        """Hold what a long body takes, before it is there. Raises `overloaded`."""
-        if size > FREE_BYTES:
-            self._hold_reading(BODY_COPIES * size, is_arriving=is_arriving)
-
-    def _hold_reading(self, size: int, *, is_arriving: bool = False) -> None:
-        """Hold this many bytes for a body, and for what it takes to read it. Raises `overloaded`."""
-        held: Reservation | None = self.scope["state"].get(BODY_STATE)
-        try:
-            if held is None:
-                sender = Sender(self.scope.get("extensions", {}).get(TRANSPORT_EXTENSION))
-                held = self.gateway.limits.budgets.bodies.reserve(self.caller, size, sender)
-                self.scope["state"][BODY_STATE] = held
-            else:
-                held.grow(size)
-        except EngineError as refusal:
-            members = {"redis_error": refusal.redis, **refusal.members}
-            # The rest of the body is never read.
-            headers = {"connection": "close"}
-            raise RefusalError(refusal.code, refusal.detail, members=members, headers=headers) from None
-        if is_arriving:
-            held.keep(size)
-
-    async def _rest(self, message: MutableMapping[str, Any], limit: int) -> bytes:
-        body = bytearray()
-        held: Reservation | None = self.scope["state"].get(BODY_STATE)
-        while message["type"] == "http.request":
-            body += message.get("body", b"")
-            if len(body) > limit:
-                raise too_large(limit)
-            if held is None and len(body) > FREE_BYTES:
-                # It has no length.
-                self._hold_body(limit, is_arriving=True)
-                held = self.scope["state"][BODY_STATE]
-            if held is not None:
-                held.received(len(body))
-            if not message.get("more_body"):
-                if held is not None:
-                    # The gateway's turn: its sender is slow no more.
-                    held.grow(0)
-                return bytes(body)
-            message = await self.receive()
-        raise ClientLeftError
-
-    async def read_body(self, how: BodyReading[T]) -> T:
-        """What its body is. Raises as `body`, and what the reader raises."""
-        return await self.read(how, await self.body(how.bytes_max))
-
-    async def read(self, how: BodyReading[T], body: bytes) -> T:
-        """The same of a body that is there."""
-        if how.turn_bytes_min is not None and len(body) >= how.turn_bytes_min:
-            await self.take_turn()
-        if how.is_short(body):
-            with suppress(NotPlainError):
-                return (how.quick or how.reader)(body)
-        return await read_in_thread(how.reader, body, self.gateway.limits.budgets.bodies, self._hold_reading)
-
-    def read_now(self, how: BodyReading[T], body: bytes) -> T:
-        """The same of a body that is there. Raises NeedsTaskError where that takes long."""
-        limit = min(self.gateway.settings.body_bytes_max, how.bytes_max)
-        if len(body) > limit:
-            raise too_large(limit)
-        is_turns = how.turn_bytes_min is not None and len(body) >= how.turn_bytes_min
-        if is_turns or b"content-encoding" in self.headers or not how.is_short(body):
-            raise NeedsTaskError
-        try:
-            return (how.quick or how.reader)(body)
-        except NotPlainError:
-            raise NeedsTaskError from None
-
     @property
     def preferences(self) -> Preferences:
         """What Prefer asks for."""
@@ -573,7 +422,7 @@ class Request(Work):
                     return ask.refused(reply)
                 raise reply
             found.append(self._without_dropped(reply) if isinstance(reply, Dropped) else reply)
-        if OUTPUT_STATE in self.scope["state"]:
+        if self.exchange.held_answer is not None:
             self.note_arrived(*found)
         # What is raw has none.
         pairs = [*zip(ask.commands, found, strict=ask.raw is None)]
@@ -589,7 +438,7 @@ class Request(Work):
         """Reserve this for an answer, but where there is room for any caller, not before it is known that the
         replies come later: what leaves in the turn of its command takes nothing from others.
         """
-        if OUTPUT_STATE in self.scope["state"] or not self.gateway.limits.budgets.output.has_room(bound):
+        if self.exchange.held_answer is not None or not self.gateway.limits.budgets.output.has_room(bound):
             self.reserve(bound)
         else:
             self._put_off_bytes = bound
@@ -622,15 +471,14 @@ class Request(Work):
     async def take_turn(self) -> None:
         """The same. Raises ClientLeftError."""
         await super().take_turn()
-        gone = self.scope.get("extensions", {}).get(GONE_EXTENSION)
-        if gone is not None and gone():
+        if self.exchange.has_left:
             raise ClientLeftError
 
     async def reply_to(self, command: Command, *, synced: bool = False) -> Reply:
         """The reply to one command, of which nothing is counted yet."""
         if not isinstance(command, BlockingCommand) or command.block_ms is None:
             return self._without_dropped(await self.run_now(command, synced=synced))
-        self.scope["state"][WAITED_STATE] = True
+        self.exchange.has_waited = True
         await self.take_turn()
         engine, caller, waits = self.engine, self.caller, self.gateway.waits
         call = Call(
@@ -656,7 +504,7 @@ class Request(Work):
     @property
     def held(self) -> Reservation | None:
         """What is held for the answer, unless that leaves in pieces."""
-        return None if self._in_pieces else self.scope["state"].get(OUTPUT_STATE)
+        return None if self._in_pieces else self.exchange.held_answer
 
     def _reserve_waited(self, command: Command, reply: Reply) -> None:
         """Hold what a read that has waited answers, which was not known before. Raises EngineError
@@ -674,46 +522,41 @@ class Request(Work):
 
         What it does not need is given back when it is written.
         """
-        state = self.scope["state"]
-        held = state.get(OUTPUT_STATE)
-        if held is not None:
-            held.grow(size)
+        exchange = self.exchange
+        if exchange.held_answer is not None:
+            exchange.held_answer.grow(size)
         elif size > FREE_BYTES:
-            state[OUTPUT_STATE] = self.gateway.limits.budgets.output.reserve(self.caller, size, self._reader)
+            pool = self.gateway.limits.budgets.output
+            exchange.held_answer = pool.reserve(self.caller, size, exchange.reader)
 
     def hold_answer(self, size: int) -> None:
         """Hold an answer that is made and for which nothing was reserved, beyond the limit too: where all of
         them take more than that, its connection may be closed.
         """
-        state = self.scope["state"]
-        if size > FREE_BYTES and OUTPUT_STATE not in state:
-            state[OUTPUT_STATE] = self.gateway.limits.budgets.output.hold(self.caller, size, self._reader)
+        exchange = self.exchange
+        if size > FREE_BYTES and exchange.held_answer is None:
+            pool = self.gateway.limits.budgets.output
+            exchange.held_answer = pool.hold(self.caller, size, exchange.reader)
 
     def reserve_some(self, size: int) -> int:
         """Hold as much of this as there is room for, for the next piece of an answer that is as long as it
         may be, and return how many bytes the piece may have. Never refused: each connection has some bytes.
         """
         self._in_pieces = True
-        state, pool = self.scope["state"], self.gateway.limits.budgets.output
-        held = state.get(OUTPUT_STATE)
-        if held is None:
+        exchange, pool = self.exchange, self.gateway.limits.budgets.output
+        if exchange.held_answer is None:
             # One entry may be longer than the piece.
-            state[OUTPUT_STATE] = held = pool.hold(self.caller, 0, self._reader)
-        size = min(size, max(FREE_BYTES, pool.room(self.caller, held.size)))
+            exchange.held_answer = pool.hold(self.caller, 0, exchange.reader)
+        size = min(size, max(FREE_BYTES, pool.room(self.caller, exchange.held_answer.size)))
         if size > FREE_BYTES:
-            held.grow(size)
+            exchange.held_answer.grow(size)
         return size
 
     def release_output(self) -> None:
         """Give back what is held for an answer that a connection has which counts its own, or that waits."""
-        held: Reservation | None = self.scope["state"].pop(OUTPUT_STATE, None)
+        held, self.exchange.held_answer = self.exchange.held_answer, None
         if held is not None:
             held.release()
-
-    @property
-    def _reader(self) -> Reader | None:
-        transport = self.scope.get("extensions", {}).get(TRANSPORT_EXTENSION)
-        return None if transport is None else Reader(transport)
 
     async def wait_for(self, work: Coroutine[Any, Any, T]) -> T:
         """Do work that waits and changes nothing; it has ended then. Raises as `Waits.outcome`, and
@@ -732,7 +575,7 @@ class Request(Work):
                 await asyncio.wait(begun)
 
     async def _until_gone(self, begin: Begin[T]) -> T:
-        leaving = partial(when_gone, self.scope, self.receive)
+        leaving = partial(self.exchange.when_gone, self.receive)
         return await self.gateway.waits.outcome(begin, leaving, self.principal, self.caller)
 
     @property
@@ -768,31 +611,3 @@ class Request(Work):
             return reply
         self.dropped = dropped(reply)
         return reply.reply
-
-
-async def read_in_thread(
-    reader: Callable[[bytes], T], body: bytes, pool: Pool, hold: Callable[[int], None]
-) -> T:
-    """What a thread reads of a body, for which as much is held as `BODY_COPIES` says. Where reading it takes
-    more, `hold` has this many bytes held for both. Raises `body_too_large` where the pool has never as many,
-    and what `hold` raises.
-    """
-    room = max(_THREAD_BYTES, (BODY_COPIES - 1) * len(body))
-    while True:
-        try:
-            return await asyncio.to_thread(_within, room, reader, body)
-        except NeedsRoomError as needed:
-            room = needed.size
-        if len(body) + room > pool.bytes_max:
-            raise RefusalError("body_too_large", _TOO_MUCH)
-        hold(len(body) + room)
-
-
-def _within(room: int, reader: Callable[[bytes], T], body: bytes) -> T:
-    strict_json.room.set(room)
-    return reader(body)
-
-
-def too_large(limit: int) -> RefusalError:
-    """The refusal of a longer body."""
-    return RefusalError("body_too_large", f"a body has at most {limit} bytes")

@@ -21,6 +21,7 @@ from app.doors.websocket.subscription_table import SessionLimits
 from app.fronts.remote_engine import RemoteEngine
 from app.http.plan import HeadPlan
 from app.http.requests import Request
+from app.http.responses import Exchange
 from app.main import App, create_app
 from app.settings import Settings
 from engine import Engine, Fsync, entries, ids
@@ -55,13 +56,9 @@ class PushPeer:
     """A conversation over a wire."""
 
     def __init__(self, house: "PushWorld", kind: type[Session], address: str) -> None:
-        scope = {
-            "headers": [],
-            "state": {"request_id": "r-1"},
-            "extensions": {},
-            "client": (address, 4_711),
-        }
-        request = Request(house.app.gateway, scope, asyncio.Event().wait, HeadPlan("GET", b"/", b"", {}))  # type: ignore[arg-type]
+        scope = {"headers": [], "client": (address, 4_711)}
+        exchange = Exchange(HeadPlan("GET", b"/", b"", {}), "r-1")
+        request = Request(house.app.gateway, scope, asyncio.Event().wait, exchange)  # type: ignore[arg-type]
         request.principal = ANONYMOUS
         settings = house.app.gateway.settings
         limits = SessionLimits(

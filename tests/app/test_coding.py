@@ -8,8 +8,11 @@ import pytest
 import zstandard
 
 from app.http.middleware import codings
-from app.http.responses import GONE_EXTENSION, Response, Scope
-from app.main import App
+from app.http.plan import HeadPlan
+from app.http.requests import Request
+from app.http.responses import GONE_EXTENSION, Exchange, Response, Scope
+from app.main import App, create_app
+from app.settings import Settings
 
 ENTRIES = "/v1/streams/s/entries"
 
@@ -119,17 +122,13 @@ async def test_the_socket_s_description_is_found(http: httpx.AsyncClient, path: 
 @pytest.mark.parametrize("leaves", [True, False])
 async def test_what_a_client_was_to_get_goes_back_where_it_leaves_meanwhile(*, leaves: bool) -> None:
     """It was there when the answer was made, and has gone when that is compressed."""
-    looks = iter([False, leaves])
     returned: list[bool] = []
     sent: list[str] = []
-    answer = Response(200, b"a" * codings.CODED_BYTES_MIN)
-    answer.unsent = lambda: returned.append(True)
-    scope: Scope = {
-        "method": "POST",
-        "headers": [],
-        "state": {},
-        "extensions": {GONE_EXTENSION: lambda: next(looks)},
-    }
+    made = Response(200, b"a" * codings.CODED_BYTES_MIN)
+    made.unsent = lambda: returned.append(True)
+    plan = HeadPlan("POST", b"/", b"", {})
+    plan.coding = "gzip"
+    gone = {GONE_EXTENSION: lambda: leaves and len(made.body) < codings.CODED_BYTES_MIN}
 
     async def receive() -> Scope:
         raise AssertionError("the body is in hand")
@@ -137,6 +136,11 @@ async def test_what_a_client_was_to_get_goes_back_where_it_leaves_meanwhile(*, l
     async def send(message: Scope) -> None:
         sent.append(message["type"])
 
-    await answer(scope, receive, codings.Coded(send, "gzip", scope, is_head=False))
+    async def answer(_: Request) -> Response:
+        return made
+
+    app = create_app(Settings(log_requests="none"))
+    request = Request(app.gateway, {"headers": []}, receive, Exchange(plan, "r", gone))
+    await app.request_ids.serve(request, send, answer)
     assert returned == ([True] if leaves else [])
     assert sent == ([] if leaves else ["http.response.start", "http.response.body"])

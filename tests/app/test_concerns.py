@@ -205,7 +205,7 @@ CONCERNS: Final = (
     Concern(
         refusals_are_counted, (Counters.refuse,), _joining("it has one refusal, of each stream's concern")
     ),
-    Concern(answers_are_counted_and_logged, (RequestIds.note, RespSession.note_end)),
+    Concern(answers_are_counted_and_logged, (RequestIds.note_end, RespSession.note_end)),
     Concern(deliveries_are_counted, (Counters.deliver,), _joining("nothing is delivered")),
     Concern(faults_are_counted, (Counters.refuse,)),
     Concern(

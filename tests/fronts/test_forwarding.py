@@ -7,6 +7,7 @@ from typing import Any
 from app.fronts.forwarding import Operations, pack_request
 from app.http.plan import HeadPlan
 from app.http.requests import Request
+from app.http.responses import Exchange
 from app.main import ROUTES, App
 
 LABEL = "POST /v1/admin/backup"
@@ -26,9 +27,9 @@ async def test_a_coded_body_is_forwarded_as_what_it_stands_for(app: App) -> None
         "query_string": b"",
         "headers": headers,
         "client": ("127.0.0.1", 4_711),
-        "state": {"request_id": "r"},
     }
-    packed = await pack_request(Request(app.gateway, scope, receive, HeadPlan("GET", b"/", b"", {})))
+    exchange = Exchange(HeadPlan("GET", b"/", b"", {}), "r")
+    packed = await pack_request(Request(app.gateway, scope, receive, exchange))
     operations = {one.label: one for one in ROUTES}
     status, answer, *_ = await Operations(app.gateway, operations).run(LABEL, packed)
     assert (status, json.loads(answer)["code"]) == (409, "not_configured"), "the name was read"

@@ -19,7 +19,8 @@ from app.http.media import JSON, MediaType
 from app.http.models import ABSENT, IdText, IfMatch, RequestModel, ResponseModel, StreamName, absent, raw
 from app.http.operations.binder import Body, RequestParameter, request_of
 from app.http.operations.router import Router
-from app.http.requests import BodyReading, Request
+from app.http.request_bodies import BodyReading
+from app.http.requests import Request
 from app.http.responses import Response
 from app.limits import EntryLimits
 from engine import commands, ids, replies

@@ -200,11 +200,11 @@ async def _stream(request: Request, begin: Callable[[], Awaitable[EventSource]])
     gateway = request.gateway
     place = gateway.waits.enter(request.caller, gateway.limits.connections)
     try:
-        source = None if request.scope["method"] == "HEAD" else await begin()
+        source = None if request.plan.method == "HEAD" else await begin()
     except BaseException:
         place.leave()
         raise
-    return EventStream(gateway, source, request.principal, place, request.request_id)
+    return EventStream(request, source, place)
 
 
 @_GROUPS.get(

@@ -17,7 +17,8 @@ from app.http.models import ResponseModel
 from app.http.operations.binder import Binder
 from app.http.operations.operation import Operation
 from app.http.operations.options import Options
-from app.http.requests import TICKET, BodyReading, NeedsTaskError, Request
+from app.http.request_bodies import BodyReading
+from app.http.requests import TICKET, NeedsTaskError, Request
 from app.http.responses import Header, Response
 from engine import EngineError, ids
 
@@ -76,7 +77,7 @@ class DurableOperation(Operation):
         """What the stream that the path names is to do. Nothing is bound."""
         stream = _name(request)
         return self._serve(
-            request, stream, self._read and request.read_now(self._read(request, stream), body)
+            request, stream, self._read and self._read(request, stream).read_now(request, body)
         )
 
     def finish(self, request: Request, result: Response | ResponseModel) -> Response:
@@ -91,7 +92,7 @@ class DurableOperation(Operation):
         if self._asks_for_events(request.query):
             response = await reading.follow(request, stream)
         else:
-            body = self._read and await request.read_body(self._read(request, stream))
+            body = self._read and await self._read(request, stream).receive(request)
             response = cast("Response", await request.settle(self._serve(request, stream, body)))
         response.raw_headers.append(SAFE)
         return response

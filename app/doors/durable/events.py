@@ -14,12 +14,12 @@ import base64
 import secrets
 from typing import Final
 
-from app.auth import Principal
 from app.doors.durable import bodies, offsets
 from app.doors.sse import events
 from app.doors.sse.tails import EventStream, StreamOutbox
 from app.errors import RefusalError
 from app.gateway import Gateway
+from app.http.requests import Request
 from app.live.feeds import FeedGap, FeedItem, FeedPage, Subscriber
 from app.live.waiting import Place
 from engine.parts.durable import kind_of
@@ -109,10 +109,8 @@ def _data(kind: str | None, page: FeedPage) -> bytes:
 class DurableStreamResponse(EventStream):
     """The answer with these events. A refusal on the way just ends it: the client comes back, and gets it."""
 
-    def __init__(
-        self, gateway: Gateway, source: Following, principal: Principal, place: Place, request_id: str
-    ) -> None:
-        super().__init__(gateway, source, principal, place, request_id)
+    def __init__(self, request: Request, source: Following, place: Place) -> None:
+        super().__init__(request, source, place)
         self.raw_headers += source.headers
 
     def _last(self, refusal: RefusalError) -> bytes:

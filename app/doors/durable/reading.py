@@ -260,7 +260,7 @@ async def follow(request: Request, stream: str) -> Response:
     source = Following(gateway, tail, found.media, wanted.cursor)
     if after < found.removed_upto:
         await _begin(source, found, place, tail)
-    return DurableStreamResponse(gateway, source, request.principal, place, request.request_id)
+    return DurableStreamResponse(request, source, place)
 
 
 async def _begin(source: Following, stream: DurableInfo, place: Place, tail: Subscriber) -> None:

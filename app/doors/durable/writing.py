@@ -13,7 +13,8 @@ from app.doors.durable.headers import OCTETS, PREFIX, malformed
 from app.doors.durable.reading import CLOSED, closed, media_of, next_offset, there
 from app.http.asks import Ask
 from app.http.models import ResponseModel
-from app.http.requests import BodyReading, Request
+from app.http.request_bodies import BodyReading
+from app.http.requests import Request
 from app.http.responses import Header, Response
 from engine import errors
 from engine.commands import (
@@ -52,7 +53,7 @@ def create(request: Request, stream: str, stored: bodies.Stored | bytes) -> Ask:
 
     async def read(found: Reply) -> Response | ResponseModel:
         how = BodyReading(_optional(there(found, source).media or OCTETS, request))
-        return await request.settle(_create(request, stream, fork, await request.read(how, stored)))
+        return await request.settle(_create(request, stream, fork, await how.read(request, stored)))
 
     return Ask([DescribeDurable(stream=source)], read)
 

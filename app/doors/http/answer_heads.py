@@ -43,20 +43,28 @@ def are_sound(lines: bytes) -> bool:
 
 
 class ServerHeaders:
-    """The headers that every answer begins with: the date."""
+    """What every answer begins with: a first line, and the date."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        # None from the end of a second until an answer needs them.
-        self.current: list[Header] | None = None
+        # From when an answer needs them to the end of their second.
+        self._current: list[Header] = []
+        # How answers begin, by their status; empty again in the next second.
+        self.starts: dict[int, bytes] = {}
 
     def now(self) -> list[Header]:
         """The headers of this second; a new list each second."""
-        if self.current is None:
+        if not self._current:
             second, ms = divmod(self._clock.wall_ms(), 1_000)
-            self.current = [(b"date", formatdate(second, usegmt=True).encode())]
+            self._current = [(b"date", formatdate(second, usegmt=True).encode())]
             asyncio.get_running_loop().call_later((1_000 - ms) / 1_000, self._forget)
-        return self.current
+        return self._current
+
+    def start(self, status: int) -> bytes:
+        """How an answer with this status begins in this second, which is kept in `starts`."""
+        made = self.starts[status] = status_line(status) + header_lines(self.now())
+        return made
 
     def _forget(self) -> None:
-        self.current = None
+        self._current = []
+        self.starts.clear()

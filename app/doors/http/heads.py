@@ -10,13 +10,13 @@ cursor that moves: then the plan alone is made anew. Any other head is read by t
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
-from app.auth.certificates import CERTIFICATE_STATE
+from app.auth.certificates import ClientCertificate
 from app.auth.stamp import Stamp
 from app.doors.http.request_parser import RequestHead
 from app.http.plan import PASSING, HeadPlan
-from app.http.responses import Header, Scope
+from app.http.responses import CERTIFICATE_EXTENSION, Header, Scope
 
 T = TypeVar("T")
 
@@ -65,13 +65,17 @@ class Heads:
     """Those of one application, or of one connection with a certificate."""
 
     def __init__(
-        self, stamp: Stamp, head_bytes_max: int, make: Callable[[Scope], HeadPlan], state: Mapping[str, Any]
+        self,
+        stamp: Stamp,
+        head_bytes_max: int,
+        make: Callable[[Scope], HeadPlan],
+        certificate: ClientCertificate | None,
     ) -> None:
         # Of one connection few: there may be many of them.
-        self._kept_max = _KEPT_OF_ONE_MAX if CERTIFICATE_STATE in state else _KEPT_MAX
+        self._kept_max = _KEPT_MAX if certificate is None else _KEPT_OF_ONE_MAX
         self._stamp = stamp
         self._make = make
-        self._state = state
+        self._extensions = {CERTIFICATE_EXTENSION: certificate}
         self._head_max = min(_HEAD_BYTES_MAX, head_bytes_max)
         self._plans: dict[bytes, HeadPlan] = {}
         # The headers that stand behind their lines, without those that pass; and further heads with such
@@ -124,7 +128,7 @@ class Heads:
                 "raw_path": match[2],
                 "query_string": match[3] or b"",
                 "headers": headers,
-                "state": {**self._state},
+                "extensions": self._extensions,
             }
         )
         if not plan.is_lasting:

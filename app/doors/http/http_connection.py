@@ -18,7 +18,7 @@ from urllib.parse import unquote
 import httptools
 
 from app.auth import certificates
-from app.auth.certificates import CERTIFICATE_STATE, ClientCertificate
+from app.auth.certificates import ClientCertificate
 from app.doors.client import Client, place_of
 from app.doors.http.answer_heads import CLOSE, Header, header_lines, status_line
 from app.doors.http.asgi_request import AsgiRequest
@@ -27,11 +27,12 @@ from app.doors.http.service import HttpService
 from app.errors import RefusalError
 from app.http.client_address import Client as Address
 from app.http.responses import (
+    CERTIFICATE_EXTENSION,
     DEPARTURE_EXTENSION,
+    EXCHANGE_EXTENSION,
     GONE_EXTENSION,
     STALL_EXTENSION,
     TRANSPORT_EXTENSION,
-    WAITED_STATE,
     WRITE_EXTENSION,
     Scope,
 )
@@ -65,8 +66,6 @@ class HttpConnection(Client):
         self.client: Address | None = None
         # None without TLS, or where the client has shown none.
         self.client_certificate: ClientCertificate | None = None
-        # The state that its requests and its WebSocket begin with.
-        self.state: Mapping[str, Any] = {}
         self.departure = Departure()
         # Further bytes are ignored; earlier requests are still answered, and then this is.
         self._is_refused = False
@@ -98,8 +97,8 @@ class HttpConnection(Client):
         found = None if tls_connection is None else tls_connection.getpeercert()
         if found:
             self.client_certificate = certificates.read(found)
-            self.state = {CERTIFICATE_STATE: self.client_certificate}
         self.extensions = {
+            CERTIFICATE_EXTENSION: self.client_certificate,
             GONE_EXTENSION: self.transport.is_closing,
             DEPARTURE_EXTENSION: self.departure,
             STALL_EXTENSION: True,
@@ -145,7 +144,8 @@ class HttpConnection(Client):
         """Hold answers back: the client does not take them."""
         self._may_write.clear()
         # Nothing comes behind a stream.
-        streams = self._last is not None and WAITED_STATE in self._last.scope["state"]
+        last = None if self._last is None else self._last.scope["extensions"].get(EXCHANGE_EXTENSION)
+        streams = last is not None and last.has_waited
         longest_s = self.limits.stall_s_max
         self.stall_s_max = min(longest_s, STALL_S_MAX) if streams else longest_s
         super().pause_writing()
@@ -241,7 +241,6 @@ class HttpConnection(Client):
             "raw_path": raw_path,
             "query_string": query,
             "headers": head.headers,
-            "state": {**self.state},
             "extensions": self.extensions,
         }
         self.begin_scope(scope)
@@ -327,7 +326,8 @@ class HttpConnection(Client):
         self.resume_reading()
         self.service.connections.discard(self)
         assert self.service.websocket is not None, "it takes handshakes"
-        successor = self.service.websocket(self.service, self.state)
+        shown = {CERTIFICATE_EXTENSION: self.client_certificate}
+        successor = self.service.websocket(self.service, shown)
         successor.connection_made(self.transport)
         line = b"%b %b HTTP/1.1\r\n" % (handshake.method, handshake.target)
         successor.data_received(line + header_lines(handshake.headers) + b"\r\n")

@@ -4,7 +4,7 @@ Knows: when a connection is between two requests, how an answer becomes one writ
 a request of a caller with many connections begins in its connection's turn.
 Must never know: what an operation does. It knows no operation by name.
 
-    bytes ─► head seen before, all of it here, in turn? ─ yes ─► Plan ─► `Exchange` ─► one write
+    bytes ─► head seen before, all of it here, in turn? ─ yes ─► Plan ─► `PlannedExchange` ─► one write
                 └► no: the parser ─► Plan ─► the same operation, in a task; the head is kept
 """
 
@@ -14,21 +14,20 @@ from typing import Any, Final
 
 from app.auth import UNAUTHENTICATED
 from app.auth.rate_limiter import address_key, caller_of
-from app.doors.http.answer_heads import CLOSE
-from app.doors.http.exchange import Exchange
+from app.doors.http.answer_heads import CLOSE, HEADER_LINE
 from app.doors.http.heads import Seen
 from app.doors.http.http_connection import HttpConnection
+from app.doors.http.planned_exchange import PlannedExchange
 from app.doors.http.request_parser import RequestHead
 from app.doors.http.service import HttpService
 from app.doors.http.serving import Serving
 from app.gateway import Phase
 from app.http.client_address import FORWARDED_FOR, Client, client_address
 from app.http.middleware import codings
-from app.http.middleware.origins import exposed
-from app.http.operations.plans import PLAN_STATE
+from app.http.middleware.request_id import complete
 from app.http.plan import Coding, HeadPlan
-from app.http.responses import OUTPUT_STATE, WAITED_STATE, NoResponse, Response, Scope
-from app.live.budgets import FREE_BYTES, Reservation
+from app.http.responses import EXCHANGE_EXTENSION, NoResponse, Response, Scope
+from app.live.budgets import FREE_BYTES
 from app.live.fair_queue import TASK_COST, ConnectionTurn
 
 # Bytes that one client may send ahead of its answers before reading is paused.
@@ -58,7 +57,7 @@ class PlannedConnection(HttpConnection):
         self._catching_up = False
         # Begins what the parser has read, once it is the connection's turn.
         self._due: Callable[[], None] | None = None
-        self.answering: Exchange | None = None
+        self.answering: PlannedExchange | None = None
         # The head that the parser reads next, how it has read it, and its plan if it has one.
         self._unseen: bytes | None = None
         self._head_read: tuple[RequestHead | None, bytes | None] = (None, None)
@@ -76,9 +75,8 @@ class PlannedConnection(HttpConnection):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        self.state = {**self.state, **self.serving.state}
         if self.client_certificate is not None:
-            self._heads = self.serving.new_heads(self.state)
+            self._heads = self.serving.new_heads(self.client_certificate)
         address, requests = client_address({"client": self.client}), self.serving.gateway.limits.requests
         self.turn = ConnectionTurn(requests, address_key(address), self._take_turn)
         # Of a caller with fewer connections, what costs next to nothing need not ask for its turn.
@@ -214,11 +212,12 @@ class PlannedConnection(HttpConnection):
         super().begin_request(head)
 
     def begin_scope(self, scope: Scope) -> None:
-        """Put the plan of a request that the parser has read into its scope; keep the head."""
+        """Put what there is of a request that the parser has read into its scope; keep the head."""
         (head, whole), self._head_read = self._head_read, (None, None)
         known, self._known = self._known, None
         plan = known or self.serving.plans.make(scope)
-        scope["state"][PLAN_STATE] = plan
+        exchange = self.serving.request_ids.begin(plan, scope)
+        scope["extensions"] = {**self.extensions, EXCHANGE_EXTENSION: exchange}
         if whole is not None and head is not None and known is None:
             self._heads.keep(whole, head, plan)
 
@@ -263,9 +262,19 @@ class PlannedConnection(HttpConnection):
         self.idle_since = None
         # One that was answered in its own step may have come before it in these bytes.
         self._is_clear = False
-        operation = seen.plan.operation
-        if operation is not None and operation.is_plain and seen.plan.form is None:
-            exchange = self.answering = Exchange(self, seen, operation, data)
+        plan, passing, serving = seen.plan, seen.passing, self.serving
+        if plan.operation is not None and plan.operation.is_plain and plan.form is None:
+            exchange = self.answering = PlannedExchange(
+                plan,
+                serving.id_of(passing.items()) if passing else serving.new_id(),
+                self.extensions,
+                plan.operation.label,
+                serving.monotonic(),
+                connection=self,
+                seen=seen,
+                data=data,
+                body=data[seen.body_at :],
+            )
             if exchange.begin():
                 return
             self.answering = None
@@ -292,7 +301,7 @@ class PlannedConnection(HttpConnection):
         tasks.add(task)
         task.add_done_callback(tasks.discard)
 
-    def hand_over(self, exchange: Exchange) -> None:
+    def hand_over(self, exchange: PlannedExchange) -> None:
         """Serve a request, that has not begun, in a task."""
         self.answering = None
         if not self.transport.is_closing():
@@ -302,70 +311,49 @@ class PlannedConnection(HttpConnection):
                 super().shutdown()
             self._catch_up_soon()
 
-    def finish(self, exchange: Exchange, response: Response, *, is_coded: bool = False) -> None:
+    def finish(self, exchange: PlannedExchange, response: Response) -> None:
         """Send the answer; a large one is compressed if its client accepts that."""
         try:
-            is_long = len(response.body) >= codings.CODED_BYTES_MIN and not is_coded
-            if is_long and codings.gains(response.raw_headers):
-                chosen = exchange.plan.coding
+            if len(response.body) >= codings.CODED_BYTES_MIN:
+                chosen = codings.choose(exchange.plan, response)
                 if chosen is not None:
                     self.run(self._finish_coded(exchange, response, chosen))
                     return
-                response.raw_headers = codings.varied(response.raw_headers)
-            origin = exchange.plan.origin.exposed_to
-            if origin is not None:
-                response.raw_headers = exposed(response.raw_headers, origin)
+            complete(exchange, response, is_last=self.is_leaving or self.serving.gateway.phase is _DRAINING)
             transport = self.transport
             if not transport.is_closing():
-                is_last = self.is_leaving or self.serving.gateway.phase is _DRAINING
-                head = self.serving.head(response, exchange.request_id, is_last=is_last)
+                status, headers = response.status_code, self.service.headers
+                start = headers.starts.get(status) or headers.start(status)
+                head = b"%b%b\r\n" % (start, b"".join(map(HEADER_LINE, response.raw_headers)))
                 if len(response.body) <= _JOINED_BYTES_MAX:
                     transport.write(head + response.body)
                 else:
                     transport.writelines((head, response.body))
-                if is_last or CLOSE in response.raw_headers:
+                if CLOSE in response.raw_headers:
                     transport.close()
             elif response.unsent is not None:
                 response.unsent()
-            if self.has_unsent or OUTPUT_STATE in exchange.state:
+            if self.has_unsent or exchange.held_answer is not None:
                 self._hold_unsent(exchange)
             self._end(exchange, response)
         except Exception as error:  # noqa: BLE001 - the client must not wait for ever
             self.fail(error)
 
-    async def _finish_coded(self, exchange: Exchange, response: Response, chosen: Coding) -> None:
-        held = self._hold_made(exchange, len(response.body))
+    async def _finish_coded(self, exchange: PlannedExchange, response: Response, chosen: Coding) -> None:
         try:
-            response.body = await asyncio.to_thread(codings.compressed, bytes(response.body), chosen)
-            response.raw_headers = codings.coded(response.raw_headers, chosen, len(response.body))
-            self.finish(exchange, response, is_coded=True)
-        except Exception as error:  # noqa: BLE001 - the client must not wait for ever
+            await codings.encode(response, chosen)
+        except Exception as error:  # noqa: BLE001 - as above
             self.fail(error)
-        finally:
-            if held is not None:
-                held.release()
-
-    def _end(self, exchange: Exchange, response: Response) -> None:
-        """Count the request, and be idle or go on with what has come behind it."""
-        self.answering = None
-        request_ids, waited = self.serving.request_ids, WAITED_STATE in exchange.state
-        # A client that has left is refused nothing.
-        code = "" if isinstance(response, NoResponse) else response.code
-        if not code and response.status_code < request_ids.logged_from:
-            began_s = None if waited else exchange.began_s
-            request_ids.count(exchange.operation.label, response.status_code, began_s)
         else:
-            request_ids.note(
-                exchange.request_id,
-                exchange.plan.method,
-                exchange.plan.path.decode("latin-1"),
-                status=response.status_code,
-                sent_bytes=len(response.body),
-                began_s=exchange.began_s,
-                route=exchange.operation.label,
-                code=code,
-                waited=waited,
-            )
+            self.finish(exchange, response)
+
+    def _end(self, exchange: PlannedExchange, response: Response) -> None:
+        """Count the request, and be idle or go on with what has come behind it."""
+        self.answering = exchange.request = exchange.ask = None
+        exchange.status, exchange.sent_bytes = response.status_code, len(response.body)
+        # A client that has left is refused nothing.
+        exchange.code = "" if isinstance(response, NoResponse) else response.code
+        self.serving.request_ids.note_end(exchange)
         if self._idle is None:
             self.begin_idle()
         elif not self.transport.is_closing():
@@ -376,16 +364,9 @@ class PlannedConnection(HttpConnection):
         elif not (self.has_unsent or self.backlog or self.transport.is_closing()):
             self._is_clear = True
 
-    def _hold_made(self, exchange: Exchange, size: int) -> Reservation | None:
-        """Count an answer that is made and does not leave at once."""
-        if OUTPUT_STATE in exchange.state or size <= FREE_BYTES:
-            return None
-        caller = address_key(client_address({"client": self.address}))
-        return self.serving.gateway.limits.budgets.output.hold(caller, size)
-
-    def _hold_unsent(self, exchange: Exchange) -> None:
+    def _hold_unsent(self, exchange: PlannedExchange) -> None:
         """Count what the client has not taken until it has, and nothing of what it has."""
-        held: Reservation | None = exchange.state.get(OUTPUT_STATE)
+        held = exchange.held_answer
         if self.has_unsent and not self.transport.is_closing():
             self._payer, self.output = self.address, held
             self.settle_output()

@@ -38,7 +38,7 @@ class ServedConnection(Protocol):
         ...
 
 
-# Makes the protocol of a connection that has asked for WebSocket, for a state that its scope gets. It adds
+# Makes the protocol of a connection that has asked for WebSocket, for extensions that its scope gets. It adds
 # itself to the service's connections in `connection_made`; then its first bytes are the head of the
 # handshake, and what the client has sent behind it.
 WebSocketFactory = Callable[["HttpService", Mapping[str, Any]], asyncio.Protocol]
@@ -65,12 +65,12 @@ class HttpService:
         self.monotonic = clock.monotonic
         self.connections: set[ServedConnection] = set()
         self.tasks: set[asyncio.Task[None]] = set()
-        self._headers = ServerHeaders(clock)
+        self.headers = ServerHeaders(clock)
 
     @property
     def default_headers(self) -> list[Header]:
         """The headers of every answer; a new list each second."""
-        return self._headers.now()
+        return self.headers.now()
 
     @property
     def is_over(self) -> bool:

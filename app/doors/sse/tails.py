@@ -11,26 +11,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, Protocol
 
-from app.auth import Principal
-from app.auth.rate_limiter import caller_of
 from app.doors.sse import cursors as wire
 from app.doors.sse import events
 from app.doors.sse.cursors import TailOptions
 from app.errors import RefusalError, to_refusal
 from app.gateway import Gateway, Receive
-from app.http.client_address import client_address
-from app.http.responses import (
-    GONE_EXTENSION,
-    STALL_EXTENSION,
-    TRANSPORT_EXTENSION,
-    WAITED_STATE,
-    WRITE_STATE,
-    Response,
-    Scope,
-    Send,
-    when_gone,
-)
-from app.live.budgets import FREE_BYTES, Reader, Reservation
+from app.http.requests import Request
+from app.http.responses import STALL_EXTENSION, WRITE_EXTENSION, Exchange, Response, Send, send_body
+from app.live.budgets import FREE_BYTES, Reservation
 from app.live.feeds import FeedEnd, FeedItem, FeedPage, Feeds, Subscriber
 from app.live.readers import GroupPump, Room, StreamPump
 from app.live.sessions import AccessEnd
@@ -54,42 +42,45 @@ class StalledError(Exception):
 class Put:
     """Writes pieces of an answer."""
 
-    __slots__ = ("_gone", "_holding", "_send", "_stall_s", "write_now")
+    __slots__ = ("_exchange", "_holding", "_send", "_stall_s", "_write")
 
-    def __init__(
-        self,
-        send: Send,
-        write: Callable[[bytes], bool],
-        gone: Callable[[], bool],
-        stall_s: float | None,
-        holding: Callable[[int], Reservation],
-    ) -> None:
+    def __init__(self, exchange: Exchange, send: Send, holding: Callable[[int], Reservation]) -> None:
+        self._exchange = exchange
         self._send = send
-        # Writes a piece of at most `FREE_BYTES`, if the client has taken everything before; whether it did.
-        self.write_now = write
-        self._gone = gone
-        self._stall_s = stall_s
+        self._write: Callable[[bytes], bool] | None = exchange.extensions.get(WRITE_EXTENSION)
+        self._stall_s = None if STALL_EXTENSION in exchange.extensions else STALL_S_MAX
         self._holding = holding
+
+    def write_now(self, piece: bytes) -> bool:
+        """Write at most `FREE_BYTES` if the client has taken everything before. Returns whether it has."""
+        if self._write is None or not self._write(piece):
+            return False
+        self._exchange.sent_bytes += len(piece)
+        return True
 
     async def __call__(self, piece: bytes) -> None:
         """Write a piece once the client has taken what came before. Raises StalledError."""
-        if self._gone():
+        if self._exchange.has_left:
             raise StalledError
         # Once it was sent, no more of it waits than each connection may have.
         held = self._holding(len(piece)) if len(piece) > FREE_BYTES else None
         try:
             async with asyncio.timeout(self._stall_s):
-                await self._send({"type": "http.response.body", "body": piece, "more_body": True})
+                await send_body(self._exchange, self._send, piece, more=True)
         except TimeoutError:
             raise StalledError from None
         finally:
             if held is not None:
                 held.release()
         # The connection ended before the write: `send` has dropped the piece.
-        if self._gone():
+        if self._exchange.has_left:
             raise StalledError
         # A fast reader never makes `send` wait: let other tasks run.
         await asyncio.sleep(0)
+
+    async def end(self) -> None:
+        """Nothing follows."""
+        await send_body(self._exchange, self._send, b"")
 
 
 class EventSource(Protocol):
@@ -114,62 +105,41 @@ class EventSource(Protocol):
 class EventStream(Response):
     """A response of server-sent events; without a source, only its headers. The source is always closed."""
 
-    def __init__(
-        self,
-        gateway: Gateway,
-        source: EventSource | None,
-        principal: Principal,
-        place: Place,
-        request_id: str,
-    ) -> None:
+    def __init__(self, request: Request, source: EventSource | None, place: Place) -> None:
         super().__init__(204)
         self.status_code = 200
         self.raw_headers += events.HEADERS
-        self._gateway = gateway
+        self._request = request
         self._source = source
-        self._principal = principal
         self._place = place
-        self._request_id = request_id
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def send(self, exchange: Exchange, receive: Receive, send: Send) -> None:
         """Send events until the source ends, or the client leaves or accepts no data."""
-        connections = self._gateway.reports.counters.connections
+        gateway = self._request.gateway
+        connections, output = gateway.reports.counters.connections, gateway.limits.budgets.output
         connections["sse"] += 1
-        scope["state"][WAITED_STATE] = True
+        exchange.has_waited = True
         try:
-            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            await self._send_head(exchange, send)
+            put = Put(exchange, send, partial(output.hold, self._request.caller, holder=exchange.reader))
             if self._source is None:
-                await send({"type": "http.response.body", "body": b""})
+                await put.end()
             else:
-                extensions = scope.get("extensions", {})
-                gone = extensions.get(GONE_EXTENSION, _never)
-                stall_s = None if STALL_EXTENSION in extensions else STALL_S_MAX
-                following = partial(when_gone, scope, receive)
-                write = scope["state"].get(WRITE_STATE, _writes_nothing)
-                put = Put(send, write, gone, stall_s, self._holding(scope))
-                await self._run(self._source, following, put, send)
+                await self._run(self._source, partial(exchange.when_gone, receive), put)
         finally:
             if self._source is not None:
                 self._source.close()
             self._place.leave()
             connections["sse"] -= 1
 
-    def _holding(self, scope: Scope) -> Callable[[int], Reservation]:
-        """What counts a piece that is being sent."""
-        transport = scope.get("extensions", {}).get(TRANSPORT_EXTENSION)
-        caller = caller_of(self._principal, client_address(scope))
-        reader = None if transport is None else Reader(transport)
-        return partial(self._gateway.limits.budgets.output.hold, caller, holder=reader)
-
     async def _run(
         self,
         source: EventSource,
         following: Callable[[Callable[[], None]], Callable[[], None]],
         put: Put,
-        send: Send,
     ) -> None:
         ended: asyncio.Future[AccessEnd] = asyncio.get_running_loop().create_future()
-        session = self._gateway.access.sessions.enter(self._principal, ended.set_result)
+        session = self._request.gateway.access.sessions.enter(self._request.principal, ended.set_result)
         pumping = asyncio.ensure_future(self._pump(source, put))
         # At once: what is published next goes to others.
         stay = following(lambda: source.stop(pumping))
@@ -191,7 +161,7 @@ class EventStream(Response):
         except StalledError:
             # No last event: it would not arrive.
             return
-        await send({"type": "http.response.body", "body": b""})
+        await put.end()
 
     async def _pump(self, source: EventSource, put: Put) -> None:
         """Send what the source has, and the refusal that ends it. Raises StalledError."""
@@ -205,7 +175,7 @@ class EventStream(Response):
     def _last(self, refusal: RefusalError) -> bytes:
         if refusal.retryable:
             return wire.end(refusal.code, retry_ms())
-        return wire.error(refusal, self._request_id)
+        return wire.error(refusal, self._request.request_id)
 
 
 def end_with(refusal: RefusalError) -> Response:
@@ -219,16 +189,6 @@ def end_with(refusal: RefusalError) -> Response:
 def retry_ms() -> int:
     """A random time after which to reconnect."""
     return _RETRY_MS_LEAST + secrets.randbelow(_RETRY_MS_MOST - _RETRY_MS_LEAST)
-
-
-def _never() -> bool:
-    """Whether the connection is over, on a server that does not report it."""
-    return False
-
-
-def _writes_nothing(_: bytes) -> bool:
-    """What a server has that writes nothing at once."""
-    return False
 
 
 class Outbox:

@@ -27,7 +27,8 @@ from app.doors.websocket.subscription_table import SessionLimits, Subscription
 from app.errors import CODES, RefusalError
 from app.http.client_address import client_address
 from app.http.middleware.request_id import as_refusal
-from app.http.requests import Request, read_in_thread
+from app.http.request_bodies import read_in_thread
+from app.http.requests import Request
 from app.live.budgets import Reservation
 from app.live.fair_queue import Flow
 from app.live.joiner import Joint

@@ -73,7 +73,7 @@ class Handshake:
         self._left: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.has_begun = self.is_over = False
 
-    def begin(self, head: bytes, state: Mapping[str, Any], extensions: Mapping[str, Any]) -> None:
+    def begin(self, head: bytes, extensions: Mapping[str, Any]) -> None:
         """Have the application answer the request; the library refuses what is no handshake."""
         self.has_begun = True
         self._protocol.receive_data(head)
@@ -89,7 +89,7 @@ class Handshake:
             self._refuse(response)
             return
         self._request, self._acceptance = request, response
-        scope = _scope(request, self._connection.transport, state, extensions)
+        scope = _scope(request, self._connection.transport, extensions)
         task = asyncio.get_running_loop().create_task(self._run(scope))
         task.add_done_callback(self._service.tasks.discard)
         self._service.tasks.add(task)
@@ -184,9 +184,7 @@ class Handshake:
         self._connection.transport.close()
 
 
-def _scope(
-    request: Request, transport: asyncio.Transport, state: Mapping[str, Any], extensions: Mapping[str, Any]
-) -> Scope:
+def _scope(request: Request, transport: asyncio.Transport, extensions: Mapping[str, Any]) -> Scope:
     path, _, query = request.path.partition("?")
     offered = request.headers.get_all("Sec-WebSocket-Protocol")
     accepted = transport.get_extra_info("socket")
@@ -205,6 +203,5 @@ def _scope(
             (name.encode("ascii"), value.encode("latin-1")) for name, value in request.headers.raw_items()
         ],
         "subprotocols": [word.strip() for header in offered for word in header.split(",")],
-        "state": {**state},
         "extensions": {"websocket.http.response": {}, **extensions},
     }

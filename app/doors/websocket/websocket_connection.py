@@ -156,6 +156,7 @@ class WebSocketConnection(Client):
         "_counted",
         "_counted_at",
         "_ends",
+        "_extensions",
         "_feeding",
         "_handshake",
         "_held",
@@ -168,16 +169,15 @@ class WebSocketConnection(Client):
         "_sent_at_pause",
         "_service",
         "_small_frames",
-        "_state",
         "close_sent",
         "is_lost",
     )
     limits: SocketLimits
 
-    def __init__(self, service: Service, state: Mapping[str, Any]) -> None:
+    def __init__(self, service: Service, extensions: Mapping[str, Any]) -> None:
         super().__init__(self.limits.stall_s_max)
         self._service = service
-        self._state = state
+        self._extensions = extensions
         # Without extensions: nothing is compressed.
         self._protocol = ServerProtocol(max_size=self.limits.message_bytes_max)
         self._listener: Listener | None = None
@@ -350,7 +350,7 @@ class WebSocketConnection(Client):
         """Bytes have arrived: first the head of the handshake, whole."""
         try:
             if not self._handshake.has_begun:
-                self._handshake.begin(data, self._state, {EXTENSION: self})
+                self._handshake.begin(data, {**self._extensions, EXTENSION: self})
             elif not self._lingering:
                 taken = 0 if self.backlog or self._feeding else self._take_messages(data)
                 if taken < len(data):

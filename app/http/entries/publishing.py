@@ -40,7 +40,8 @@ from app.http.models import (
     wrong,
 )
 from app.http.operations.binder import Body, request_of
-from app.http.requests import INLINE_BYTES_MAX, BodyReading, Request
+from app.http.request_bodies import INLINE_BYTES_MAX, BodyReading
+from app.http.requests import Request
 from app.http.responses import Response, location
 from engine import commands, ids, replies
 from engine.commands import AddScheduled, NewSchedule, Refs, Trim, XAdd

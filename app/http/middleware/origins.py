@@ -15,7 +15,7 @@ from typing import Final
 from app.errors import RefusalError
 from app.http.plan import NO_VERDICT, OriginVerdict
 from app.http.requests import is_own
-from app.http.responses import Header, Response, Scope
+from app.http.responses import Header, Scope
 from app.settings import Settings, host_is_loopback
 
 # What a page's script may read of an answer, beside what browsers always show.
@@ -33,7 +33,12 @@ _HEADERS: Final = (
     b"Weir-Request-Id, Stream-Seq, Stream-TTL, Stream-Expires-At, Stream-Closed, Stream-Forked-From, "
     b"Stream-Fork-Offset, Stream-Fork-Sub-Offset, Producer-Id, Producer-Epoch, Producer-Seq"
 )
-_PREFLIGHT_S: Final = 600
+# What a page of another origin may send, for ten minutes.
+PREFLIGHT: Final = (
+    (b"access-control-allow-methods", _METHODS),
+    (b"access-control-allow-headers", _HEADERS),
+    (b"access-control-max-age", b"600"),
+)
 _HOST: Final = re.compile(r"(\[[0-9a-f:.]+\]|[^\s\[\]:@/?#,]+)(?::[0-9]{0,5})?")
 _SITE: Final = b"sec-fetch-site"
 _CHECKED: Final = frozenset({b"host", b"origin", _SITE, b"sec-fetch-mode", b"sec-fetch-dest"})
@@ -45,16 +50,6 @@ _PROBES: Final = b"/healthz/"
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD"})
 
 Checked = Mapping[bytes, Sequence[bytes]]
-
-
-def preflight() -> Response:
-    """What a page of another origin may send."""
-    headers = [
-        (b"access-control-allow-methods", _METHODS),
-        (b"access-control-allow-headers", _HEADERS),
-        (b"access-control-max-age", b"%d" % _PREFLIGHT_S),
-    ]
-    return Response(204, headers=headers)
 
 
 def exposed(headers: Sequence[Header], origin: bytes) -> list[Header]:

@@ -7,34 +7,22 @@ Must never know: routes, commands.
 
 import os
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import UTC, datetime
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import count
-from typing import Any, Final
+from operator import itemgetter
+from typing import Final
 
 from app import logs
 from app.auth import UNAUTHENTICATED
 from app.errors import RefusalError, to_refusal
-from app.gateway import Gateway, Phase, Receive
+from app.gateway import Gateway, Phase
+from app.http.middleware import codings
 from app.http.middleware.origins import exposed
 from app.http.plan import HeadPlan
 from app.http.requests import Request
-from app.http.responses import (
-    CODE_STATE,
-    OUTPUT_STATE,
-    ROUTE_STATE,
-    WAITED_STATE,
-    WRITE_EXTENSION,
-    WRITE_STATE,
-    Header,
-    Response,
-    Scope,
-    Send,
-    refuse,
-    release,
-)
-from app.live.budgets import FREE_BYTES, Reservation
+from app.http.responses import NO_ROUTE, Exchange, Header, Response, Scope, Send, refuse
 from app.metrics.counters import TIMES_MAX
 from engine import EngineError
 
@@ -49,13 +37,11 @@ SAFETY: Final = (
 CLOSING: Final = (b"connection", b"close")
 CLIENT_LEFT_STATUS: Final = 499
 SWITCHED_STATUS: Final = 101
-_BODY: Final = "http.response.body"
-# The label of requests that no operation answered.
-NO_ROUTE: Final = "other"
+_NAME: Final = itemgetter(0)
+_EVERY_NAMES: Final = frozenset(map(_NAME, (*SAFETY, CLOSING)))
 
-
-# Serves one request of HTTP, or one handshake, whose head has this plan.
-Serve = Callable[[HeadPlan, Scope, Receive, Send], Awaitable[None]]
+# Answers one request of HTTP, or one handshake.
+Answer = Callable[[Request], Awaitable[Response]]
 
 
 class RequestIds:
@@ -72,45 +58,36 @@ class RequestIds:
         self._requests, self._times = gateway.reports.counters.requests, gateway.reports.counters.times
         self._lines = logs.RequestLog(settings.log_requests, settings.log_level, settings.log_format)
         # Looked up once, as above: from this status on a request gets a line.
-        self.logged_from = self._lines.least_status
+        self._logged_from = self._lines.least_status
 
-    async def serve(self, plan: HeadPlan, scope: Scope, receive: Receive, send: Send, serve: Serve) -> None:
-        """Have a request served, with what every answer carries."""
-        request_id = self.id_of(scope["headers"])
-        scope["state"]["request_id"] = request_id
-        write = scope.get("extensions", {}).get(WRITE_EXTENSION)
-        sending = _Sending(send, write, scope["state"], self._gateway, plan)
-        if write is not None:
-            scope["state"][WRITE_STATE] = sending.write
-        began_s = self._gateway.clock.monotonic()
+    def begin(self, plan: HeadPlan, scope: Scope) -> Exchange:
+        """What there is of a request with this head."""
+        return Exchange(plan, self.id_of(scope["headers"]), scope.get("extensions", {}))
+
+    async def serve(self, request: Request, send: Send, answer: Answer) -> None:
+        """Have a request served over ASGI, with what every answer carries."""
+        exchange = request.exchange
+        exchange.began_s = self._monotonic()
         try:
-            await serve(plan, scope, receive, sending)
+            await self._send(await answer(request), request, send)
         except Exception as error:
-            if sending.status:
+            if exchange.status:
                 raise
-            refusal = as_refusal(error, request_id)
-            response = refuse(refusal, request_id)
-            if ROUTE_STATE not in scope["state"]:
-                response = counted(Request(self._gateway, scope, receive, plan), response)
-            await response(scope, receive, sending)
+            response = refuse(as_refusal(error, exchange.request_id), exchange.request_id)
+            if exchange.route == NO_ROUTE:
+                response = counted(request, response)
+            await self._send(response, request, send)
         finally:
-            release(scope["state"])
-        if not sending.status:
-            sending.status = CLIENT_LEFT_STATUS
-        path, state = scope["raw_path"].decode("latin-1"), scope["state"]
-        # How long it waited for entries, or stayed open, says nothing of the gateway.
-        waited = WAITED_STATE in state or sending.status == SWITCHED_STATUS
-        self.note(
-            request_id,
-            scope["method"],
-            path,
-            status=sending.status,
-            sent_bytes=sending.bytes,
-            began_s=began_s,
-            route=state.get(ROUTE_STATE, NO_ROUTE),
-            code=state.get(CODE_STATE, ""),
-            waited=waited,
-        )
+            exchange.release()
+        self.note_end(exchange)
+
+    async def _send(self, response: Response, request: Request, send: Send) -> None:
+        exchange = request.exchange
+        chosen = codings.choose(exchange.plan, response)
+        if chosen is not None:
+            await codings.encode(response, chosen, is_head=exchange.plan.method == "HEAD")
+        complete(exchange, response, is_last=self._gateway.phase is Phase.DRAINING)
+        await response.send(exchange, request.receive, send)
 
     def flush(self) -> None:
         """Write the lines of requests that are not written yet."""
@@ -125,132 +102,56 @@ class RequestIds:
 
     def refuse(self, refusal: RefusalError) -> Response:
         """The answer to what is no request yet, and that goes no further than the parser."""
-        request_id = self.new_id()
-        response = refuse(refusal, request_id)
-        response.raw_headers += [(b"weir-request-id", request_id.encode()), *SAFETY]
-        now_s, length = self._gateway.clock.monotonic(), len(response.body)
-        self.note(
-            request_id,
-            "-",
-            "-",
-            status=response.status_code,
-            sent_bytes=length,
-            began_s=now_s,
-            route=NO_ROUTE,
-            code=refusal.code,
-        )
+        exchange = Exchange(HeadPlan("-", b"-", b"", {}), self.new_id(), began_s=self._monotonic())
+        response = refuse(refusal, exchange.request_id)
+        complete(exchange, response, is_last=False)
+        exchange.status, exchange.code = response.status_code, response.code
+        exchange.sent_bytes = len(response.body)
+        self.note_end(exchange)
         return response
 
-    def count(self, route: str, status: int, began_s: float | None) -> None:
-        """Count how a request ended that began then; None for one whose time says nothing."""
-        self._requests[route][status] += 1
-        if began_s is not None:
+    def note_end(self, exchange: Exchange) -> None:
+        """Count how a request ended, and log it if that is wanted."""
+        status, code = exchange.status or CLIENT_LEFT_STATUS, exchange.code
+        self._requests[exchange.route][status] += 1
+        # How long it waited for entries, or stayed open, says nothing of the gateway.
+        if not exchange.has_waited and status != SWITCHED_STATUS:
             times = self._times.noted
-            times.append(self._monotonic() - began_s)
+            times.append(self._monotonic() - exchange.began_s)
             if len(times) >= TIMES_MAX:
                 self._times.count()
-
-    def note(  # noqa: PLR0913 - what there is to say of a request
-        self,
-        request_id: str,
-        method: str,
-        path: str,
-        *,
-        status: int,
-        sent_bytes: int,
-        began_s: float,
-        route: str,
-        code: str = "",
-        waited: bool = False,
-    ) -> None:
-        """Count how a request ended, and log it if that is wanted. `code` is that of its refusal."""
-        self.count(route, status, None if waited else began_s)
         if code:
             self._gateway.reports.counters.refuse(code)
-        if status < self.logged_from:
-            return
-        clock = self._gateway.clock
+        if status >= self._logged_from:
+            self._log(exchange, status)
+
+    def _log(self, exchange: Exchange, status: int) -> None:
         self._lines.note(
             logs.RequestLine(
-                request_id=request_id,
-                method=method,
-                path=path,
+                request_id=exchange.request_id,
+                method=exchange.plan.method,
+                path=exchange.plan.path.decode("latin-1"),
                 status=status,
-                ms=round((clock.monotonic() - began_s) * 1000, 2),
-                bytes=sent_bytes,
-                timestamp=_iso(clock.wall_ms()),
+                ms=round((self._monotonic() - exchange.began_s) * 1000, 2),
+                bytes=exchange.sent_bytes,
+                timestamp=_iso(self._gateway.clock.wall_ms()),
             )
         )
 
 
-class _Sending:
-    """Adds the headers to the answer's head; knows afterwards what was sent."""
-
-    __slots__ = ("_gateway", "_plan", "_send", "_state", "_write", "bytes", "status")
-
-    def __init__(
-        self,
-        send: Send,
-        write: Callable[[bytes], bool] | None,
-        state: Mapping[str, Any],
-        gateway: Gateway,
-        plan: HeadPlan,
-    ) -> None:
-        self._plan = plan
-        self._send = send
-        self._write = write
-        self._state = state
-        self._gateway = gateway
-        self.status = 0
-        self.bytes = 0
-
-    async def __call__(self, message: MutableMapping[str, Any]) -> None:
-        if message["type"] == "http.response.start":
-            self.status = message["status"]
-            message["headers"] = self._headers(list(message["headers"]))
-        else:
-            body = message.get("body", b"")
-            self.bytes += len(body)
-            if len(body) > FREE_BYTES:
-                await self._send_slices(body, more=message.get("more_body", False))
-                return
-        await self._send(message)
-
-    def write(self, piece: bytes) -> bool:
-        """Write a short piece at once, if the client has taken everything before. Returns whether it did."""
-        if self._write is None or not self._write(piece):
-            return False
-        self.bytes += len(piece)
-        return True
-
-    async def _send_slices(self, body: bytes, *, more: bool) -> None:
-        """Send a long body so that no more than a slice of it waits in the transport: each is written once
-        the client has taken most of the one before.
-        """
-        view = memoryview(body)
-        held: Reservation | None = self._state.get(OUTPUT_STATE)
-        if held is not None:
-            held.note_sliced(len(body))
-        for at in range(0, len(body), FREE_BYTES):
-            end = at + FREE_BYTES
-            piece = bytes(view[at:end])
-            await self._send({"type": _BODY, "body": piece, "more_body": more or end < len(body)})
-        if held is not None:
-            held.note_sliced(0)
-
-    def _headers(self, headers: Sequence[Header]) -> list[Header]:
-        origin = self._plan.origin.exposed_to
-        if origin is not None:
-            headers = exposed(headers, origin)
-        return with_safety(headers, self._state["request_id"], is_last=self._gateway.phase is Phase.DRAINING)
+def complete(exchange: Exchange, response: Response, *, is_last: bool) -> None:
+    """Give an answer what every one has in its head; after the last one the connection closes."""
+    headers, origin = response.raw_headers, exchange.plan.origin.exposed_to
+    if origin is not None:
+        headers = exposed(headers, origin)
+    given = _EVERY_NAMES.intersection(map(_NAME, headers))
+    own = (b"weir-request-id", exchange.request_id.encode())
+    response.raw_headers = [*headers, own, *_missing(given, is_last)]
 
 
-def with_safety(headers: Sequence[Header], request_id: str, *, is_last: bool) -> list[Header]:
-    """The headers of an answer, with those that every one has; after the last one the connection closes."""
-    given = {name for name, _ in headers}
-    every = [header for header in SAFETY if header[0] not in given]
-    closing = [CLOSING] if is_last and b"connection" not in given else []
-    return [*headers, (b"weir-request-id", request_id.encode()), *every, *closing]
+@cache
+def _missing(given: frozenset[bytes], is_last: bool) -> Sequence[Header]:  # noqa: FBT001 - private
+    return [header for header in ((*SAFETY, CLOSING) if is_last else SAFETY) if header[0] not in given]
 
 
 @lru_cache(maxsize=2)

@@ -32,7 +32,8 @@ from typing_extensions import TypedDict
 from app.errors import CODES, ErrorLocation, RefusalError, step
 from app.http import media, query, strict_json
 from app.http.models import Context, NameType, RequestModel
-from app.http.requests import BodyReading, Request
+from app.http.request_bodies import BodyReading
+from app.http.requests import Request
 from app.http.strict_json import Number, Object
 from app.settings import Settings
 
@@ -190,7 +191,7 @@ class Binder:
         reading = self._reading(request, arguments)
         if reading is not None:
             name, how = reading
-            arguments[name] = await request.read_body(how)
+            arguments[name] = await how.receive(request)
         return self._complete(request, arguments)
 
     def bind_now(self, request: Request, head: Mapping[str, Any], body: bytes) -> dict[str, Any]:
@@ -204,7 +205,7 @@ class Binder:
                 plan.reading = reading
         if reading is not None:
             name, how = reading
-            arguments[name] = request.read_now(how, body)
+            arguments[name] = how.read_now(request, body)
         return self._complete(request, arguments)
 
     def _reading(self, request: Request, arguments: Mapping[str, Any]) -> tuple[str, BodyReading[Any]] | None:

@@ -15,35 +15,32 @@ from collections.abc import Sequence
 from typing import Final
 
 from app.auth import Access, Action, Resource
-from app.auth.certificates import CERTIFICATE_STATE
 from app.errors import RefusalError
 from app.gateway import Gateway
 from app.http.middleware import codings
-from app.http.middleware.origins import Origins, preflight
+from app.http.middleware.origins import PREFLIGHT, Origins
 from app.http.middleware.paths import decoded
 from app.http.operations.operation import ACCEPT_PATCH, Operation
 from app.http.operations.table import RouteTable
 from app.http.plan import PASSING, HeadPlan
 from app.http.requests import join, shown_certificate
-from app.http.responses import Response, Scope
+from app.http.responses import CERTIFICATE_EXTENSION, Scope
 from engine import EngineError
 
-# In a request's state: its plan, where it is known already; that it came over the admin port.
-PLAN_STATE: Final = "plan"
-ADMIN_STATE: Final = "is_admin"
 _HEALTH: Final = "healthz"
 _OF_ADMIN: Final = (("metrics",), ("v1", "admin"))
 
 
 class Planner:
-    """Makes the plans of one application."""
+    """Makes the plans of one port of an application."""
 
-    def __init__(self, gateway: Gateway, operations: Sequence[Operation]) -> None:
+    def __init__(self, gateway: Gateway, operations: Sequence[Operation], *, is_admin: bool = False) -> None:
         self.gateway = gateway
         self._routes = RouteTable(operations)
         self._origins = Origins(gateway.settings)
         self._methods = ", ".join(sorted({"OPTIONS", *(one.method for one in operations)})).encode()
         self._has_admin_port = bool(gateway.settings.admin_listen)
+        self._is_admin = is_admin
 
     def make(self, scope: Scope) -> HeadPlan:
         """Judge a head. Raises nothing: what is refused has a plan too."""
@@ -56,7 +53,7 @@ class Planner:
         try:
             plan.origin = self._origins.judge(scope)
             if plan.origin.is_preflight:
-                plan.answer = preflight
+                plan.allows = PREFLIGHT
             else:
                 self._route(plan, scope)
             if plan.operation is not None and is_single:
@@ -70,11 +67,11 @@ class Planner:
     def _route(self, plan: HeadPlan, scope: Scope) -> None:
         if plan.path == b"*" and plan.method == "OPTIONS":
             # About the server: the one request whose target is no path.
-            plan.answer = lambda: Response(204, headers=[(b"allow", self._methods)])
+            plan.allows = [(b"allow", self._methods)]
             return
         segments = decoded(plan.path)
         if self._has_admin_port:
-            _check_port(segments, is_admin=ADMIN_STATE in scope["state"])
+            _check_port(segments, is_admin=self._is_admin)
         found = self._routes.find(segments)
         if scope["type"] == "websocket":
             return
@@ -84,8 +81,7 @@ class Planner:
         elif found is not None and plan.method == "OPTIONS":
             methods = found.operations.keys()
             patch = [ACCEPT_PATCH] if "PATCH" in methods else []
-            allowed = ", ".join(sorted({*methods, "OPTIONS"})).encode()
-            plan.answer = lambda: Response(204, headers=[(b"allow", allowed), *patch])
+            plan.allows = [(b"allow", ", ".join(sorted({*methods, "OPTIONS"})).encode()), *patch]
         elif found is not None:
             allow = ", ".join(sorted(found.operations))
             raise RefusalError("method_not_allowed", f"here there is {allow}", headers={"allow": allow})
@@ -98,7 +94,7 @@ class Planner:
         """Find out who asks and what for, as far as that is known without waiting. What is refused here is
         refused by the operation again, behind what comes first there.
         """
-        certificate = shown_certificate(plan.headers, scope["state"].get(CERTIFICATE_STATE))
+        certificate = shown_certificate(plan.headers, scope.get("extensions", {}).get(CERTIFICATE_EXTENSION))
         gateway, stamp = self.gateway, self.gateway.stamp.value
         try:
             principal = None

@@ -12,6 +12,7 @@ from pydantic import SecretStr
 from app.errors import RefusalError
 from app.http.plan import HeadPlan
 from app.http.requests import Request
+from app.http.responses import Exchange
 from app.main import App, create_app
 from app.redis.bodies import run_unblocked
 from app.settings import Settings
@@ -233,8 +234,8 @@ async def test_commands_over_a_socket_have_lines_each_with_its_own_outcome(
 ) -> None:
     path, token = tmp_path / "audit.jsonl", f"Bearer {ROOT}".encode()
     app = await audited(engine, path)
-    scope = {"headers": [(b"authorization", token)], "query_string": b"", "state": {"request_id": "r-1"}}
-    request = Request(app.gateway, scope, hanging, HeadPlan("GET", b"/", b"", {}))
+    scope = {"headers": [(b"authorization", token)], "query_string": b""}
+    request = Request(app.gateway, scope, hanging, Exchange(HeadPlan("GET", b"/", b"", {}), "r-1"))
     await request.authenticate()
     await run_unblocked(request, b'["XGROUP","CREATE","s","h","0"]', 1_000)
     with pytest.raises(EngineError, match="already exists"):

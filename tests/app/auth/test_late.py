@@ -107,7 +107,6 @@ def connect(
         "client": ("127.0.0.1", 1),
         "server": ("localhost", 80),
         "subprotocols": [],
-        "state": {},
         "headers": [
             (b"host", b"localhost"),
             (b"accept", b"text/event-stream"),

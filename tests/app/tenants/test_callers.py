@@ -8,6 +8,7 @@ from app.auth import Grant, Principal, TokenPolicy, tokens
 from app.gateway import Gateway
 from app.http.plan import HeadPlan
 from app.http.requests import Request
+from app.http.responses import Exchange
 from app.live.leases import ConsumerKey, ConsumerLeases
 from app.settings import Settings
 from engine import Engine, SystemClock
@@ -32,9 +33,7 @@ async def test_callers_without_a_prefix_share_one_engine(engine: Engine) -> None
     """Nothing is renamed; a request that is recognised as a tenant's has another one from then on."""
     gateway = Gateway(Settings(log_requests="none"), SystemClock())
     gateway.open(engine)
-    request = Request(
-        gateway, {"headers": (), "state": {"request_id": "r"}}, nothing, HeadPlan("GET", b"/", b"", {})
-    )
+    request = Request(gateway, {"headers": ()}, nothing, Exchange(HeadPlan("GET", b"/", b"", {}), "r"))
     request.check_ready()
     plain = gateway.tenant("")
     assert request.engine is plain.engine

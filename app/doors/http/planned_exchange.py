@@ -8,9 +8,9 @@ Must never know: bytes on the wire, what an operation does.
                      └─► waits for something else: a task
 """
 
-from collections.abc import Coroutine, Mapping, MutableMapping
+from collections.abc import Coroutine, MutableMapping
 from types import CoroutineType
-from typing import Any, Final, Protocol, cast
+from typing import Any, Protocol, cast
 
 from app.auth.rate_limiter import Meter
 from app.doors.http.heads import Seen
@@ -18,9 +18,8 @@ from app.doors.http.serving import Serving
 from app.errors import RefusalError
 from app.http.asks import Ask, Result
 from app.http.client_address import Client, client_address
-from app.http.operations.operation import Operation
 from app.http.requests import NeedsTaskError, Request
-from app.http.responses import NoResponse, Response, release
+from app.http.responses import Exchange, NoResponse, Response
 from app.live.waiting import ClientLeftError
 from engine import EngineError, Replies
 
@@ -28,56 +27,30 @@ from engine import EngineError, Replies
 class ExchangeConnection(Protocol):
     """What an exchange needs of its connection. Its request's `caller` and `address` are known."""
 
-    state: Mapping[str, Any]
     address: Client | None
     request_caller: str
 
     @property
     def serving(self) -> Serving: ...
-    @property
-    def extensions(self) -> Mapping[str, Any]: ...
     async def receive(self) -> MutableMapping[str, Any]: ...
-    def finish(self, exchange: "Exchange", response: Response) -> None: ...
+    def finish(self, exchange: "PlannedExchange", response: Response) -> None: ...
     def run(self, work: Coroutine[Any, Any, None]) -> None: ...
-    def hand_over(self, exchange: "Exchange") -> None: ...
+    def hand_over(self, exchange: "PlannedExchange") -> None: ...
 
 
-class Exchange:
-    """One request and its answer."""
+class PlannedExchange(Exchange, kw_only=True):
+    """A request of which all is there, and its answer."""
 
-    __slots__ = (
-        "_ask",
-        "_connection",
-        "_meter",
-        "_request",
-        "began_s",
-        "body",
-        "data",
-        "operation",
-        "plan",
-        "request_id",
-        "seen",
-        "state",
-    )
-
-    def __init__(self, connection: ExchangeConnection, seen: Seen, operation: Operation, data: bytes) -> None:
-        self._connection = connection
-        self.seen = seen
-        self.plan = seen.plan
-        self.operation = operation
-        # All of it: for a task, if only that can go on.
-        self.data = data
-        self.body = data[seen.body_at :]
-        serving = connection.serving
-        self.request_id = serving.id_of(seen.passing.items()) if seen.passing else serving.new_id()
-        self.began_s = serving.monotonic()
-        # As in the scope of any request.
-        self.state: dict[str, Any] = _NO_STATE
-        # Made where more than the plan and the body is needed.
-        self._request: Request | None = None
-        self._ask: Ask | None = None
-        # The rate that has counted it before there is a request.
-        self._meter: Meter | None = None
+    connection: ExchangeConnection
+    seen: Seen
+    # All of it: for a task, if only that can go on.
+    data: bytes
+    body: bytes
+    # Made where more than the plan and the body is needed; its end parts them, since each has the other.
+    request: Request | None = None
+    ask: Ask | None = None
+    # The rate that has counted it before there is a request.
+    meter: Meter | None = None
 
     def begin(self, *, is_alone: bool = False) -> bool:
         """Begin, with others where that may be. False, with nothing done, where it waits for more than the
@@ -88,48 +61,48 @@ class Exchange:
             return True
         request = self._make_request()
         try:
-            result = self.operation.begin(request, self.body)
+            result = self.plan.operation.begin(request, self.body)
         except NeedsTaskError:
-            release(self.state)
+            self.release()
+            self.request = None
             request.give_back()
             return False
         except Exception as error:  # noqa: BLE001 - every exception has an answer
-            self._connection.finish(self, self.operation.refuse(request, error))
+            self.connection.finish(self, self.plan.operation.refuse(request, error))
             return True
         self._go_on(None, result)
         return True
 
     def _join(self, ask: Ask) -> bool:
         """Have its body read with those of others. False where it is refused, as its operation does."""
-        gateway, principal = self._connection.serving.gateway, self.plan.principal
+        gateway, principal = self.connection.serving.gateway, self.plan.principal
         assert principal is not None, "only those of known callers are read together"
         assert ask.raw is not None, "it says how it is read"
         limiter = gateway.limits.rates
         try:
             engine = gateway.tenant(principal.prefix).engine
             if limiter is not None:
-                meter = limiter.meter(principal, client_address({"client": self._connection.address}))
+                meter = limiter.meter(principal, client_address({"client": self.connection.address}))
                 if meter is not None:
                     meter.take_requests(1, len(self.body))
-                self._meter = meter
+                self.meter = meter
         except RefusalError:
             return False
-        self._ask = ask
+        self.ask = ask
         gateway.joiner.join_raw(engine, ask.raw, self.body, self._go_on, self._ask_alone)
         return True
 
     def _ask_alone(self) -> None:
         """Have it served by its operation, which counts it again, unless it has waited for too long."""
-        if self._meter is not None:
-            self._meter.give_back()
-            self._meter = None
-        is_known = self.plan.stamp == self._connection.serving.gateway.stamp.value
+        if self.meter is not None:
+            self.meter.give_back()
+            self.meter = None
+        is_known = self.plan.stamp == self.connection.serving.gateway.stamp.value
         if not is_known or not self.begin(is_alone=True):
-            self._connection.hand_over(self)
+            self.connection.hand_over(self)
 
     def _make_request(self) -> Request:
-        plan, connection = self.plan, self._connection
-        self.state = {**connection.state, "request_id": self.request_id}
+        plan, connection = self.plan, self.connection
         length = (b"content-length", b"%d" % len(self.body))
         scope = {
             "type": "http",
@@ -137,26 +110,24 @@ class Exchange:
             "raw_path": plan.path,
             "query_string": plan.query,
             "headers": [*plan.headers.items(), length, *self.seen.passing.items()],
-            "state": self.state,
             "client": connection.address,
-            "extensions": connection.extensions,
         }
-        self._request = request = Request(connection.serving.gateway, scope, connection.receive, plan)
-        request.meter = self._meter
+        self.request = request = Request(connection.serving.gateway, scope, connection.receive, self)
+        request.meter = self.meter
         if plan.principal is not None:
             request.principal, request.known_caller = plan.principal, connection.request_caller
         return request
 
     def _go_on(self, replies: Replies | None, result: Result | None = None) -> None:
         """Go on with these replies, until there is an answer or something to wait for."""
-        request, ask = self._request, self._ask
+        request, ask = self.request, self.ask
         try:
             if request is None:
                 assert replies is not None, "it was asked with others"
                 assert ask is not None, "as above"
-                if self._meter is None and not isinstance(replies[0], EngineError):
+                if self.meter is None and not isinstance(replies[0], EngineError):
                     # All that it needs was known by its head.
-                    self._connection.finish(self, cast("Response", ask.answer(*replies)))
+                    self.connection.finish(self, cast("Response", ask.answer(*replies)))
                     return
                 request = self._make_request()
             while True:
@@ -165,32 +136,28 @@ class Exchange:
                     result = request.answered(ask, replies)
                 if not isinstance(result, Ask):
                     break
-                ask = self._ask = result
+                ask = self.ask = result
                 try:
                     replies = request.send(ask, self._go_on)
                 except NeedsTaskError:
-                    self._connection.run(self._settle(request, ask))
+                    self.connection.run(self._settle(request, ask))
                     return
                 if replies is None:
                     return
             if type(result) is CoroutineType:
-                self._connection.run(self._settle(request, result))
+                self.connection.run(self._settle(request, result))
                 return
-            response = self.operation.finish(request, cast("Response", result))
+            response = self.plan.operation.finish(request, cast("Response", result))
         except Exception as error:  # noqa: BLE001 - as above
-            response = self.operation.refuse(request or self._make_request(), error)
-        self._connection.finish(self, response)
+            response = self.plan.operation.refuse(request or self._make_request(), error)
+        self.connection.finish(self, response)
 
     async def _settle(self, request: Request, result: Result) -> None:
         try:
-            response = self.operation.finish(request, await request.settle(result))
+            response = self.plan.operation.finish(request, await request.settle(result))
         except ClientLeftError:
             request.take_back()
             response = NoResponse()
         except Exception as error:  # noqa: BLE001 - as above
-            response = self.operation.refuse(request, error)
-        self._connection.finish(self, response)
-
-
-# Shared by requests that hold nothing.
-_NO_STATE: Final[dict[str, Any]] = {}
+            response = self.plan.operation.refuse(request, error)
+        self.connection.finish(self, response)
