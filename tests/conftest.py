@@ -103,7 +103,7 @@ _ENGINE = (
 _APP = (
     *("test_answers", "test_frames_hostile", "test_hostile_bodies", "test_lookups", "test_memory_limit"),
     *("test_openapi", "test_setting_bounds", "auth/test_attacks", "auth/test_enforcement"),
-    *("test_consuming_in_any_order", "test_push_in_any_order"),
+    "test_readers_in_any_order",
 )
 UNMEASURED = (
     *(f"tests/{folder}/" for folder in (*_REPEATED, *_OUTSIDE, *_SPARK, *_BESIDE_OTHERS)),

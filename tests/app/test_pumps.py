@@ -13,12 +13,14 @@ from app.live.leases import ConsumerKey
 from app.live.readers import Gate, GroupPump, Room, StreamPump
 from engine import EngineError, entries, ids
 from engine.commands import (
+    Claim,
     Close,
     Cursor,
     Nack,
     NackMode,
     XAck,
     XAdd,
+    XClaim,
     XGroupCreate,
     XNack,
     XPendingRange,
@@ -457,9 +459,12 @@ def test_another_reader_takes_the_consumer_over(group: EngineWorld) -> None:
     assert (first.given, second.given) == (group.texts("s")[:3], group.texts("s"))
 
 
-SETTLED: dict[str, Callable[[Sequence[int]], XAck | XNack]] = {
+SETTLED: dict[str, Callable[[Sequence[int]], XAck | XNack | XClaim]] = {
     "acknowledged": lambda wanted: XAck(stream="s", group="g", ids=wanted),
     "given back": lambda wanted: XNack(stream="s", group="g", nack=Nack(ids=wanted, mode=NackMode.SILENT)),
+    "claimed": lambda wanted: XClaim(
+        stream="s", group="g", consumer="other", claim=Claim(ids=wanted, min_idle_ms=0)
+    ),
 }
 
 

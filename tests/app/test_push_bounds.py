@@ -247,15 +247,3 @@ def test_a_caller_has_256_unanswered_frames(
     house.do(ask)
     house.until(lambda: not any(peer.wire.held for peer in peers))
     assert house.engine.appended == UNDER_WAY_MAX + 2 * sockets + 1
-
-
-def test_whoever_spends_the_last_credit_is_told_at_once(house: PushWorld) -> None:
-    """`paused` stands right behind the entry, though nothing waits: on the short way too."""
-    peer = house.connect()
-    house.do(peer.say, "subscribe", sub="t", streams={"s": "0"}, credit=2)
-    house.settle()
-    stored = Stored(house, "s")
-    for expected in ("entries", "paused"):
-        stored.add([1])
-        house.settle()
-        assert peer.frames[-1]["op"] == expected

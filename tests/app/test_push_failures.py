@@ -137,18 +137,6 @@ class RefusingLeases(ConsumerLeases):
         return lease
 
 
-def test_a_consumer_that_cannot_be_leased_reads_nothing(house: PushWorld, stored: Stored) -> None:
-    """Another reader may have it: the socket is closed, as by any fault of the gateway."""
-    stored.add([1])
-    house.app.gateway.leases = RefusingLeases()
-    house.app.gateway.open(house.engine)
-    peer = house.connect()
-    house.do(peer.say, "consume", sub="w", **WORK)
-    house.settle()
-    assert peer.wire.closed == (4000, "internal")
-    assert held_by_consumers(house) == []
-
-
 @pytest.mark.parametrize(
     "event",
     [

@@ -6,28 +6,43 @@ Knows: a gateway on a loop of the test, the five kinds of readers. Must never kn
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from typing import ClassVar, Final
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar, Final
 
 import pytest
 
 from app.doors.websocket.session import Session
+from app.live.leases import ConsumerKey, ConsumerLease, ConsumerLeases
 from app.settings import Settings
-from engine import ids
-from engine.commands import Close, XAck, XGroupCreate, XPendingRange
+from engine import errors, ids
+from engine.commands import (
+    Claim,
+    Close,
+    Nack,
+    NackMode,
+    UpdateGroup,
+    XAck,
+    XClaim,
+    XGroupCreate,
+    XNack,
+    XPendingRange,
+)
 from engine.replies import PendingList
 from tests.app.pushing import Json, PushPeer, PushWorld, Stored
 from tests.app.test_sse import EventReader
 
 SETTINGS: Final = Settings(log_requests="none", count_max=1_000, durable_streams=True)
 _NUMBER: Final = re.compile(r'"n":"(\d+)"')
+_DELIVERY: Final = re.compile(_NUMBER.pattern + r'\}(?:,"delivery_count":(\d+))?')
+IDLE_MS: Final = 1_000
 
 
 class Reader(ABC):
-    """A reader of the stream `s` from its beginning; one of the group `g` is the consumer `c`."""
+    """A reader of the stream `s` from its beginning, or `c` of the group `g`; `more` says something else."""
 
-    def __init__(self, house: PushWorld) -> None:
+    def __init__(self, house: PushWorld, **more: Any) -> None:
         self.house = house
+        self.more = more
         house.do(self.begin)
 
     @abstractmethod
@@ -51,6 +66,11 @@ class Reader(ABC):
     def got(self) -> list[int]:
         return [int(number) for number in _NUMBER.findall(self.text)]
 
+    @property
+    def deliveries(self) -> list[tuple[int, int]]:
+        """Of a group: with how often each was delivered by then."""
+        return [(int(number), int(count or 1)) for number, count in _DELIVERY.findall(self.text)]
+
 
 class Socket(Reader):
     FRAME: ClassVar[Json] = {"op": "subscribe", "streams": {"s": "0"}}
@@ -58,11 +78,11 @@ class Socket(Reader):
     def begin(self) -> None:
         self.peer = PushPeer(self.house, Session, "192.0.2.1")
         self.house.peers.append(self.peer)
-        self.peer.say(**self.FRAME, sub="r")
+        self.peer.say(**{**self.FRAME, **self.more}, sub="r")
 
     @property
     def text(self) -> str:
-        return json.dumps(self.peer.frames, separators=(",", ":"))
+        return json.dumps([*self.peer.frames, self.peer.wire.closed], separators=(",", ":"))
 
     @property
     def is_over(self) -> bool:
@@ -93,7 +113,11 @@ class Tail(Reader):
     PATH, QUERY = "/v1/streams/s/tail", "after=0"
 
     def begin(self) -> None:
-        self.events = EventReader(self.house.app, self.PATH, self.QUERY, accept="text/event-stream")
+        self.events = EventReader(self.house.app, self.PATH, self.query, accept="text/event-stream")
+
+    @property
+    def query(self) -> str:
+        return self.QUERY
 
     @property
     def text(self) -> str:
@@ -115,11 +139,29 @@ class Tail(Reader):
 
 
 class Group(Tail):
-    PATH, QUERY = "/v1/streams/s/groups/g/consumers/c/stream", "max_in_flight=1000"
+    PATH = "/v1/streams/s/groups/g/consumers/c/stream"
+
+    def begin(self) -> None:
+        self.PATH = self.PATH.replace("/c/", f"/{self.more.pop('consumer', 'c')}/")
+        super().begin()
+
+    @property
+    def query(self) -> str:
+        given = {"max_in_flight": self.more.pop("credit", 1_000), **self.more}
+        return "&".join(f"{name}={value}" for name, value in given.items())
 
 
 class Durable(Tail):
     PATH, QUERY = "/v1/stream/s", "offset=-1&live=sse"
+
+
+class RefusingLeases(ConsumerLeases):
+    """Those of a front whose engine's process cannot lease a consumer."""
+
+    def acquire(self, consumer: ConsumerKey, replaced: Callable[[], None]) -> ConsumerLease:
+        lease = ConsumerLease(consumer, replaced)
+        lease.alone.set_result(errors.internal())
+        return lease
 
 
 Kind = type[Reader]
@@ -127,16 +169,24 @@ STREAMS: Final[list[Kind]] = [Socket, Tail, Durable]
 GROUPS: Final[list[Kind]] = [SocketGroup, Group]
 
 
-def begun(kind: Kind, house: PushWorld) -> Reader:
+def begun(kind: Kind, house: PushWorld, **more: Any) -> Reader:
     """One that has all that there is."""
-    reader = kind(house)
+    reader = kind(house, **more)
     house.settle()
     return reader
 
 
+def pass_s(house: PushWorld, seconds: int) -> None:
+    """In steps, so that what runs every second does."""
+    for _ in range(2 * seconds):
+        house.clock.pass_ms(500)
+        house.settle()
+
+
 @pytest.fixture
 def house() -> Iterator[PushWorld]:
-    house = PushWorld(SETTINGS)
+    # No second brings a sync: that is a thread, with a time of its own.
+    house = PushWorld(SETTINGS, fsync="no")
     yield house
     house.close()
 
@@ -271,6 +321,99 @@ def test_history_that_was_not_sent_stays_with_its_consumer(
     again = begun(kind, house)
     assert again.got == stored.all
     again.lose()
+
+
+@pytest.mark.parametrize("more", [{}, {"claim_min_idle_ms": IDLE_MS}])
+@pytest.mark.parametrize("kind", GROUPS)
+def test_what_was_released_behind_its_back_comes_again_and_takes_room_once(
+    house: PushWorld, stored: Stored, kind: Kind, more: Json
+) -> None:
+    """By any client, also by one that had taken it over."""
+    reader, first = begun(kind, house, credit=4, **more), stored.all[0]
+    release = XNack(stream="s", group="g", nack=Nack(ids=[first], mode=NackMode.FAIL))
+    claim = Claim(ids=[first], min_idle_ms=0)
+    for command in (release, XClaim(stream="s", group="g", consumer="x", claim=claim), release):
+        house.execute(command)
+        house.settle()
+    assert reader.got == [*stored.all, first, first]
+    stored.add([1])
+    house.settle()
+    assert reader.got[-1] == stored.last
+    reader.lose()
+
+
+@pytest.mark.parametrize("kind", GROUPS)
+def test_a_deleted_entry_of_its_own_has_no_fields(house: PushWorld, stored: Stored, kind: Kind) -> None:
+    """It is there to be acknowledged."""
+    begun(kind, house).lose()
+    house.settle()
+    stored.trim(1)
+    again = begun(kind, house)
+    assert (again.text.count('"fields":null'), again.got) == (2, stored.all[2:])
+    again.lose()
+
+
+@pytest.mark.parametrize("kind", GROUPS)
+def test_a_consumer_that_cannot_be_leased_is_given_nothing(
+    house: PushWorld, stored: Stored, kind: Kind
+) -> None:
+    """Another reader may have it. It ends as by any fault of the gateway."""
+    house.app.gateway.leases = RefusingLeases()
+    house.app.gateway.open(house.engine)
+    reader = begun(kind, house)
+    assert (reader.got, pending(house), reader.is_over) == ([], [], True)
+    assert '"internal"' in reader.text
+
+
+@pytest.mark.parametrize("kind", GROUPS)
+def test_a_consumer_that_works_on_what_it_has_is_not_silent(
+    house: PushWorld, stored: Stored, kind: Kind
+) -> None:
+    """However long, and though no read of its waits; its silence begins when it has left."""
+    house.execute(UpdateGroup(stream="s", group="g", policy={"consumer_timeout_ms": 5_000}))
+    reader = begun(kind, house, credit=1)
+    pass_s(house, 12)
+    assert pending(house) == [("c", 1)]
+    reader.lose()
+    pass_s(house, 4)
+    assert pending(house) == [("c", 1)]
+    pass_s(house, 2)
+    assert pending(house) == [("", 1)]
+
+
+@pytest.mark.parametrize("kind", GROUPS)
+def test_what_is_worked_on_for_long_stays_with_its_worker(
+    house: PushWorld, stored: Stored, kind: Kind
+) -> None:
+    """Though it takes over what others hold for that long: it is not sent again, and its count stays."""
+    worker = begun(kind, house, claim_min_idle_ms=IDLE_MS)
+    pass_s(house, 5)
+    stored.add([1])
+    pass_s(house, 1)
+    assert worker.deliveries == [(one, 1) for one in stored.all]
+    assert pending(house) == [("c", 1)] * 4
+    worker.lose()
+
+
+@pytest.mark.parametrize("second", GROUPS)
+@pytest.mark.parametrize("first", GROUPS)
+def test_what_a_hung_worker_holds_goes_to_another(
+    house: PushWorld, stored: Stored, first: Kind, second: Kind
+) -> None:
+    """Though the hung one is connected and has room; the last holder is the one that failed."""
+    policy = {"dead_letter_stream": "dead", "max_deliveries": 2}
+    house.execute(UpdateGroup(stream="s", group="g", policy=policy))
+    hung = begun(first, house, consumer="a", claim_min_idle_ms=IDLE_MS)
+    pass_s(house, 3)
+    other = begun(second, house, consumer="b", claim_min_idle_ms=IDLE_MS)
+    assert other.deliveries == [(one, 2) for one in stored.all]
+    assert pending(house) == [("b", 2)] * 3
+    # Idle with the other one for as long, the hung one gets it: that would be the third delivery.
+    pass_s(house, 2)
+    assert hung.deliveries == [(one, 1) for one in stored.all]
+    assert pending(house) == []
+    for worker in (hung, other):
+        worker.lose()
 
 
 @pytest.mark.parametrize("second", GROUPS)

@@ -95,24 +95,6 @@ async def test_a_tail_of_several_streams_ends_with_the_last(world: SseWorld) -> 
     assert again.status == 204
 
 
-async def test_a_thousand_tails_end_with_the_stream(world: SseWorld) -> None:  # noqa: F811
-    """No time passes."""
-    await world.add("1-0")
-    feeds = world.app.gateway._tenants.plain.feeds  # type: ignore[union-attr] # noqa: SLF001 - beyond the limit of readers
-    tails = [await feeds.subscribe("s", 1 << 64) for _ in range(1_000)]
-    ended: list[int] = []
-    for number, tail in enumerate(tails):
-        tail.call_when_ready(lambda number=number: ended.append(number))  # type: ignore[misc]
-    await close(world)
-    for _ in range(5):
-        await settle()
-    assert len(ended) == 1_000
-    assert {type(tail.take(1, 1)).__name__ for tail in tails} == {"FeedEnd"}
-    assert not any(tail.ready() for tail in tails)
-    for tail in tails:
-        tail.close()
-
-
 async def test_a_consumer_stays_until_its_group_is_drained(world: SseWorld) -> None:  # noqa: F811
     """What is given back comes again until then; coming back to that brings 204."""
     await world.add("1-0", "2-0")

@@ -5,7 +5,6 @@ import json
 import pytest
 
 from app.live.stalls import STALL_S_MAX
-from tests.app.test_push_failures import RefusingLeases
 from tests.app.test_sse import EventReader, SseWorld, world
 from tests.engine.clocks import let_threads_run, settle
 
@@ -49,18 +48,6 @@ async def test_entries_go_to_one_consumer_each(world: SseWorld) -> None:
     assert [row[0] for row in await pending(world)] == ["2-0"]
 
 
-async def test_a_consumer_that_cannot_be_leased_is_answered_with_an_error(world: SseWorld) -> None:
-    """Nothing is delivered: another reader may have it."""
-    await begin(world)
-    await world.add("1-0")
-    world.app.gateway.leases = RefusingLeases()
-    world.app.gateway.open(world.engine)
-    reader = consume(world)
-    await settle()
-    assert (reader.status, json.loads(reader.body)["code"]) == (500, "internal")
-    assert await pending(world) == []
-
-
 async def test_no_more_is_in_flight_than_asked_for(world: SseWorld) -> None:
     """An acknowledgement makes room at once; one that this gateway does not see is found within a second."""
     await begin(world)
@@ -75,18 +62,6 @@ async def test_no_more_is_in_flight_than_asked_for(world: SseWorld) -> None:
     await world.run(("XACK", "s", "g", "4-0"))
     await world.pass_s(1.1)
     assert reader.ids[5:] == ["6-0"]
-
-
-async def test_what_others_take_over_is_no_longer_in_flight(world: SseWorld) -> None:
-    """Claiming makes room as acknowledging does."""
-    await begin(world)
-    await world.add("1-0", "2-0")
-    reader = consume(world, query="max_in_flight=1")
-    await settle()
-    claim = {"consumer": "other", "min_idle_ms": 0, "ids": ["1-0"]}
-    await world.http.post(f"{GROUP}/claim", json=claim)
-    await settle()
-    assert reader.ids == ["1-0", "2-0"]
 
 
 async def test_a_consumer_that_comes_back_first_gets_what_it_holds(world: SseWorld) -> None:
@@ -126,36 +101,6 @@ async def test_what_others_hold_for_long_is_taken_over_if_asked_for(world: SseWo
     assert (modest.ids, greedy.ids) == ([], ["1-0"])
 
 
-async def test_what_is_worked_on_for_long_does_not_come_again(world: SseWorld) -> None:
-    """A consumer that takes over what others held for long has its own entries for that long too."""
-    await begin(world)
-    await world.add("1-0")
-    reader = consume(world, query="claim_min_idle_ms=1000")
-    await settle()
-    for _ in range(4):
-        await world.pass_s(1.1)
-    assert reader.ids == ["1-0"]
-    await world.add("2-0")
-    assert reader.ids == ["1-0", "2-0"]
-
-
-@pytest.mark.parametrize("query", ["", "claim_min_idle_ms=1000"])
-async def test_what_a_consumer_releases_it_may_be_given_again(world: SseWorld, query: str) -> None:
-    """Released by itself, or by another that had taken it over meanwhile."""
-    await begin(world)
-    await world.add("1-0")
-    reader = consume(world, query=query)
-    await settle()
-    nack = {"ids": ["1-0"], "mode": "fail"}
-    await world.http.post(f"{GROUP}/nack", json=nack)
-    await settle()
-    assert reader.ids == ["1-0"] * 2
-    await world.http.post(f"{GROUP}/claim", json={"consumer": "x", "min_idle_ms": 0, "ids": ["1-0"]})
-    await world.http.post(f"{GROUP}/nack", json=nack)
-    await settle()
-    assert reader.ids == ["1-0"] * 3
-
-
 async def test_what_was_never_sent_goes_back_as_it_was(world: SseWorld) -> None:
     """A consumer that takes nothing is cut, and what it was given waits for the next one, never delivered."""
     await begin(world)
@@ -173,23 +118,6 @@ async def test_what_was_never_sent_goes_back_as_it_was(world: SseWorld) -> None:
         if not reader.events:
             await let_threads_run()
     assert json.loads(reader.events[0].data)["delivery_count"] == 1
-
-
-async def test_a_consumer_that_works_on_what_it_has_is_not_silent(world: SseWorld) -> None:
-    """However long, and though no read of its waits; its silence begins when it has left."""
-    await begin(world)
-    await world.http.patch(GROUP, json={"consumer_timeout_ms": 5_000})
-    await world.add("1-0")
-    reader = consume(world, query="max_in_flight=1")
-    await settle()
-    for _ in range(12):
-        await world.pass_s(1)
-    assert await pending(world) == [["1-0", "c", 1]]
-    await reader.leave()
-    await world.pass_s(4)
-    assert await pending(world) == [["1-0", "c", 1]]
-    await world.pass_s(2)
-    assert await pending(world) == [["1-0", "", 1]]
 
 
 async def test_a_third_connection_waits_for_both_before_it(world: SseWorld) -> None:
@@ -268,16 +196,3 @@ async def test_what_cannot_be_consumed_is_refused(
     reader = world.read(f"/v1/streams/{stream}/groups/g/consumers/c/stream", query)
     await settle()
     assert (reader.status, json.loads(reader.body)["code"]) == (status, code)
-
-
-async def test_deleted_entries_that_a_consumer_holds_are_reported(world: SseWorld) -> None:
-    """Their fields are null: there is only the acknowledging left to do."""
-    await begin(world)
-    await world.add("1-0")
-    first = consume(world)
-    await settle()
-    await first.leave()
-    await world.run(("XDEL", "s", "1-0"))
-    again = consume(world)
-    await settle()
-    assert json.loads(again.events[0].data) == {"id": "1-0", "fields": None, "delivery_count": 1}

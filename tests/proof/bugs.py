@@ -251,7 +251,7 @@ BUGS: Final[dict[str, Bug]] = {
     ),
     "entries taken without credit": _bug(
         "app/doors/websocket/stream_subscription.py", "credit.left is None or count < credit.left",
-        "credit.left is None or count < max(2, credit.left)", "tests/app/test_push_bounds.py",
+        "credit.left is None or count < max(2, credit.left)", "tests/app/test_live_pages.py",
     ),
     "conversation that goes on after its failure": _bug(
         "app/doors/websocket/connection.py", "            one.fail(error)\n", "            pass\n",

@@ -1,4 +1,4 @@
-"""What tests of sockets do and see over HTTP: entries published, what a group has pending, its consumers.
+"""What tests of sockets do and see over HTTP: entries published, what a group has pending.
 
 Knows: the stream `s` with its group `g`. Must never know: what is tested.
 """
@@ -27,14 +27,6 @@ def add(http: httpx.Client, stream: str, *values: int | str) -> list[str]:
 def pending(http: httpx.Client) -> list[tuple[str | None, int]]:
     rows = http.get(f"{GROUP}/pending?count=1000").json()["pending"]
     return [(row["consumer"], row["delivery_count"]) for row in rows]
-
-
-def pending_ids(http: httpx.Client) -> list[str]:
-    return [row["id"] for row in http.get(f"{GROUP}/pending?count=1000").json()["pending"]]
-
-
-def consumers(http: httpx.Client) -> list[str]:
-    return [one["name"] for one in http.get(f"{GROUP}/consumers").json()["consumers"]]
 
 
 def closed_with(client: SocketClient) -> int:

@@ -13,14 +13,11 @@ from engine import EngineError, ids
 from engine.commands import Claim as ClaimOptions
 from engine.commands import (
     Exists,
-    Nack,
-    NackMode,
     Trim,
     UpdateGroup,
     XAdd,
     XClaim,
     XGroupDestroy,
-    XNack,
     XRange,
     XRead,
     XReadGroup,
@@ -87,28 +84,6 @@ def test_from_now_on_is_resolved_once(world: SocketWorld) -> None:
     sent = world.say("subscribe", sub="t", streams={"s": "$", "empty": "$"})
     assert sent[0]["next"] == {"s": world.texts("s")[-1], "empty": "0-0"}
     assert ops(sent) == ["ok", "caught_up", "caught_up"]
-
-
-def test_without_credit_nothing_is_sent(world: SocketWorld) -> None:
-    """`paused` is said once; credit lets it go on, and says when it has caught up again."""
-    world.add("s", 5)
-    sent = world.say("subscribe", sub="t", streams={"s": "0"}, credit=2)
-    assert ops(sent) == ["ok", "entries", "paused"]
-    world.add("s")
-    world.settle()
-    assert len(world.pushed("t")) == 2
-    sent = world.say("credit", sub="t", n=10)
-    assert ops(sent) == ["entries", "caught_up"]
-    assert world.pushed("t") == world.texts("s")
-
-
-def test_streams_of_one_subscription_take_turns(world: SocketWorld) -> None:
-    """A long history does not keep another stream's entries back."""
-    world.add("long", 6)
-    world.add("short", 1)
-    sent = world.say("subscribe", sub="t", streams={"long": "0", "short": "0"}, batch_max=2)
-    pushed = [one["stream"] for one in sent if one["op"] == "entries"]
-    assert pushed == ["long", "short", "long", "long"]
 
 
 def test_a_gap_costs_no_credit(world: SocketWorld) -> None:
@@ -226,22 +201,6 @@ def test_an_outage_is_said_once_to_whom_has_room(world: SocketWorld) -> None:
     assert world.pushed("spent") == world.texts("s")
 
 
-def test_what_a_lost_reply_delivered_comes_once(world: SocketWorld) -> None:
-    """As a first delivery; what is in flight does not come again."""
-    working(world, 1)
-    world.do(world.engine.lose, AWAY)
-    world.settle()
-    world.engine.execute(XAdd(stream="s", bodies=[body([("n", "1")])] * 2))
-    sent = len(world.sent)
-    world.do(world.engine.lose, AWAY, delivers=True)
-    world.settle()
-    assert world.pushed("w") == world.texts("s")
-    assert all(
-        "delivery_count" not in one or one["delivery_count"] == 1 for one in world.sent[sent]["entries"]
-    )
-    assert ops(world.sent[sent:]) == ["entries"]
-
-
 def test_nothing_that_was_sent_once_only_is_looked_for(world: SocketWorld) -> None:
     """With `noack` nothing is pending: it reads on."""
     working(world, 1, noack=True, credit=9)
@@ -259,17 +218,6 @@ def test_an_acknowledgement_may_delete(world: SocketWorld) -> None:
     assert (result["acknowledged"], world.texts("s")) == (1, [])
 
 
-def test_being_claimed_away_gives_credit_back(world: SocketWorld) -> None:
-    """Somebody else's work now: noticed when there is no credit left."""
-    working(world, 3, credit=2)
-    claim = ClaimOptions(ids=[ids.parse(world.pushed("w")[0]) or 0], min_idle_ms=0)
-    world.run(XClaim(stream="s", group="g", consumer="other", claim=claim))
-    world.settle()
-    assert len(world.pushed("w")) == 3
-    world.settle()
-    assert credit_of(world.session, "w") == 0
-
-
 @pytest.mark.no_cover
 @pytest.mark.parametrize("place", [0, 12_000, 24_999])
 def test_whatever_it_holds_is_looked_at_in_turn(world: SocketWorld, place: int) -> None:
@@ -285,41 +233,6 @@ def test_whatever_it_holds_is_looked_at_in_turn(world: SocketWorld, place: int) 
         assert credit_of(world.session, "w") == 1
         world.add("s")
         world.settle()
-
-
-def test_what_it_holds_for_long_is_not_claimed_from_itself(world: SocketWorld) -> None:
-    """It is not sent again, costs no credit, and has been delivered once."""
-    working(world, 2, credit=5, claim_min_idle_ms=1_000)
-    world.engine.now_ms += 1_000
-    world.add("s")
-    world.settle()
-    assert world.pushed("w") == world.texts("s")
-    assert credit_of(world.session, "w") == 2
-    group = world.keyspace.keys["s"].groups["g"]
-    assert {one.delivery_count for _, one in group.in_order_of_delivery()} == {1}
-
-
-def test_what_was_released_behind_its_back_is_sent_again(world: SocketWorld) -> None:
-    """Over another API, or by the group's `ack_timeout_ms`: it is held once, and costs credit once."""
-    working(world, 2, credit=5)
-    first, second = world.pushed("w")
-    nack = Nack(ids=[ids.parse(first) or 0], mode=NackMode.FAIL)
-    world.run(XNack(stream="s", group="g", nack=nack))
-    world.settle()
-    assert world.pushed("w") == [first, second, first]
-    assert credit_of(world.session, "w") == 3
-    world.say("ack", sub="w", ids=[first, second])
-    assert credit_of(world.session, "w") == 5
-
-
-def test_a_deleted_entry_of_its_own_has_no_fields(world: SocketWorld) -> None:
-    """It is there to be acknowledged."""
-    working(world, 2)
-    world.run(XTrim(stream="s", trim=Trim(maxlen=0)))
-    again = SocketWorld()
-    again.engine.keyspace = world.keyspace
-    sent = again.say("consume", sub="w", stream="s", group="g", consumer="c")
-    assert [one["fields"] for one in sent[1]["entries"]] == [None, None]
 
 
 def test_noack_needs_credit_and_holds_nothing(world: SocketWorld) -> None:

@@ -1,16 +1,16 @@
-"""Conversations with a real gateway, over real sockets: following, working, commands."""
+"""Conversations with a real gateway, over real sockets: following, commands, and a gateway that ends."""
 
 import json
 import threading
 import time
+from pathlib import Path
 
 import httpx
 
 from engine.commands import TURN_LOOKUPS_MAX
 from tests.app.sockets import SocketClient, talking
-from tests.app.websocket.group_calls import WORK, add, pending
+from tests.app.websocket.group_calls import WORK, add, closed_with, pending
 from tests.server import Server
-from tests.waiting import until
 
 
 def test_the_first_frame_tells_the_limits(client: SocketClient) -> None:
@@ -40,67 +40,6 @@ def test_what_is_published_arrives_everywhere(
         ids = frames["ok"]["ids"] + add(http, "s", 2, 3)
         assert [entry["id"] for entry in frames["entries"]["entries"] + client.entries(2)] == ids
         assert [entry["id"] for entry in other.entries(3)] == ids
-
-
-def test_history_of_any_length_joins_what_is_new(client: SocketClient, http: httpx.Client) -> None:
-    """While another client publishes: no gap, no duplicate."""
-    old = [entry for _ in range(30) for entry in add(http, "s", *range(100))]
-    client.send("subscribe", sub="t", streams={"s": "0"})
-    new = [entry for _ in range(30) for entry in add(http, "s", *range(100))]
-    assert [entry["id"] for entry in client.entries(6_000)] == old + new
-
-
-def test_a_subscription_may_begin_a_few_entries_back(client: SocketClient, http: httpx.Client) -> None:
-    """`last`, and `next` says from where."""
-    ids = add(http, "s", 1, 2, 3, 4)
-    client.ask("subscribe", sub="t", streams={"s": "$"}, last=2)
-    assert [entry["id"] for entry in client.entries(2)] == ids[2:]
-
-
-def test_a_gap_is_reported(client: SocketClient, http: httpx.Client) -> None:
-    """A cursor before what was trimmed away."""
-    ids = add(http, "s", 1, 2, 3, 4)
-    http.post("/v1/streams/s/trim", json={"maxlen": 1, "approx": False})
-    client.ask("subscribe", sub="t", streams={"s": ids[0]})
-    gap, entries = client.next(), client.next()
-    assert (gap["op"], gap["requested"], gap["first_available"]) == ("gap", ids[0], ids[3])
-    assert [entry["id"] for entry in entries["entries"]] == ids[3:]
-
-
-def test_an_ended_subscription_is_silent(client: SocketClient, http: httpx.Client) -> None:
-    """Its name is free at once."""
-    client.ask("subscribe", sub="t", streams={"s": "$"})
-    assert client.next()["op"] == "caught_up"
-    assert client.ask("unsubscribe", sub="t") == {"op": "ok"}
-    add(http, "s", 1)
-    assert client.ask("ping") == {"op": "pong"}
-    assert client.ask("subscribe", sub="t", streams={"s": "$"})["op"] == "ok"
-
-
-def test_a_worker_that_only_acknowledges_gets_everything(client: SocketClient, http: httpx.Client) -> None:
-    """Each entry once, ten at a time; nothing stays pending."""
-    ids = add(http, "s", *range(95))
-    client.ask("consume", sub="w", consumer="c", credit=10, **WORK)
-    done: list[str] = []
-    while len(done) < len(ids):
-        batch = [entry["id"] for entry in client.entries(1)]
-        assert len(batch) <= 10
-        done += batch
-        client.send("ack", sub="w", ids=batch)
-    assert done == ids
-    until(lambda: pending(http) == [], "everything is acknowledged")
-
-
-def test_workers_share_a_stream(server: Server, client: SocketClient, http: httpx.Client) -> None:
-    """Each entry goes to one of them."""
-    with talking(server) as other:
-        workers = {"a": client, "b": other}
-        for name, one in workers.items():
-            one.ask("consume", sub="w", consumer=name, credit=10, **WORK)
-        ids = add(http, "s", *range(15))
-        got = [entry["id"] for one in workers.values() for entry in one.entries(5)]
-        assert len(set(got)) == len(got) >= 10
-        assert set(got) <= set(ids)
 
 
 def test_commands_are_the_command_api(client: SocketClient, http: httpx.Client) -> None:
@@ -142,3 +81,40 @@ def test_many_frames_at_once_are_all_answered(client: SocketClient) -> None:
     assert [one["ref"] for one in answers] == list(range(2_000))
     ids = [one["ids"][0] for one in answers]
     assert len(set(ids)) == 2_000
+
+
+def test_a_stopping_gateway_lets_workers_finish(tmp_path: Path) -> None:
+    """`goaway`, acknowledgements still count, then 4001; who holds nothing is sent away at once."""
+    server = Server(tmp_path / "data")
+    with server, httpx.Client(base_url=server.url) as http:
+        ids = add(http, "s", 1, 2)
+        with talking(server) as worker, talking(server) as follower:
+            worker.ask("consume", sub="w", consumer="c", **WORK)
+            worker.entries(2)
+            follower.ask("subscribe", sub="t", streams={"s": "$"})
+            stopping = threading.Thread(target=server.stop)
+            stopping.start()
+            assert worker.until("goaway")[-1]["after_ms"] > 0
+            assert worker.ask("publish", stream="s", fields={"a": "1"})["problem"]["code"] == "draining"
+            assert worker.ask("ack", sub="w", ids=ids) == {"op": "ok", "acknowledged": 2}
+            assert closed_with(worker) == 4001
+            assert closed_with(follower) == 4001
+            stopping.join()
+        server.start()
+        assert pending(http) == []
+
+
+def test_a_killed_gateway_delivers_again(tmp_path: Path) -> None:
+    """Nothing was pushed that a crash could undo: what a worker saw is its history afterwards."""
+    server = Server(tmp_path / "data", "--set", "fsync=always")
+    with server, httpx.Client(base_url=server.url) as http:
+        with talking(server) as worker:
+            worker.ask("consume", sub="w", consumer="c", **WORK)
+            add(http, "s", *range(10))
+            seen = [entry["id"] for entry in worker.entries(1)]
+            server.kill()
+        server.start()
+        with talking(server) as worker:
+            worker.ask("consume", sub="w", consumer="c", **WORK)
+            history = [entry["id"] for entry in worker.until("entries")[-1]["entries"]]
+            assert history[: len(seen)] == seen
