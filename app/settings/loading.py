@@ -5,7 +5,7 @@ Knows: what is said of a wrong one, and how they are shown. Must never know: wha
 
 import json
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final, Literal, get_args, get_origin
@@ -15,10 +15,36 @@ from pydantic_settings import SettingsConfigDict
 
 from app.settings.environment import OTHER_VARIABLES, PREFIX, SERVICE_VARIABLE, config_path, variables
 from app.settings.fields import Settings, SettingsError
-from app.settings.old_names import check_replaced
 
 # Similarity, from 0 to 1, from which an unknown name is taken for a misspelt one.
 _NEARNESS_MIN: Final = 0.6
+# Settings of earlier releases, and what does the work of each now.
+_REPLACED: Final[Mapping[str, str]] = {
+    "pipeline_bytes_max": "it is buffer_bytes_max now",
+    **dict.fromkeys(("admin_host", "admin_port"), "say both in admin_listen, for example 127.0.0.1:9090"),
+    **dict.fromkeys(("resp_host", "resp_port"), "say both in resp_listen, for example 127.0.0.1:6380"),
+    **{
+        f"rate_{what}_{part}": f"say both in rate_{what}, for example 100/s burst 500"
+        for what in ("requests", "bytes", "failures")
+        for part in ("per_s", "burst")
+    },
+    "backend_user": "say the user in backend, for example redis://weir@127.0.0.1:6379/0",
+    **dict.fromkeys(("output_bytes_max", "body_bytes_total_max"), "say it in buffer_bytes_max, for both"),
+    **dict.fromkeys(
+        ("connections_per_principal_max", "waits_per_principal_max"), "say it in per_principal_max, for both"
+    ),
+    "resp_connections_max": "sockets_max holds for Redis clients, too",
+    "jwt_jwks_url": "jwt_keys takes the URL, for example https://id.example/jwks.json",
+    **dict.fromkeys(
+        (
+            *("answer_bytes_max", "ids_max", "pipeline_commands_max"),
+            *("backend_poll_s", "columns_count_max", "count_default", "entry_fields_max", "head_bytes_max"),
+            *("heartbeat_ms", "json_depth_max", "request_streams_max", "rewrite_bytes_min"),
+        ),
+        "it has one value now, see docs/limits.md",
+    ),
+    "resp_socket": "say it in resp_listen, for example unix:/run/weir/redis.sock",
+}
 
 
 def load(flags: Mapping[str, object], config: Path | None = None) -> tuple[Settings, dict[str, str]]:
@@ -28,8 +54,8 @@ def load(flags: Mapping[str, object], config: Path | None = None) -> tuple[Setti
     what belongs to a backend or a service of history that is not named.
     """
     given = {name: value for name, value in flags.items() if value is not None}
-    check_replaced(given)
-    check_replaced(variables(), lambda name: PREFIX + name.upper())
+    _check_replaced(given)
+    _check_replaced(variables(), lambda name: PREFIX + name.upper())
     path = config or config_path()
     sources = dict.fromkeys(Settings.model_fields, "default")
     for source, values in (("file", _file(path)), ("environment", _environment()), ("flag", given)):
@@ -52,6 +78,12 @@ def load(flags: Mapping[str, object], config: Path | None = None) -> tuple[Setti
             "history_token_file: it is for a service of history, and `history_url` names none"
         )
     return settings, sources
+
+
+def _check_replaced(names: Iterable[str], written: Callable[[str], str] = str) -> None:
+    """Refuse a setting of the last release, as it is `written`, with what does its work now."""
+    for name in sorted(_REPLACED.keys() & {*names}):
+        raise SettingsError(f"{written(name)} is no setting any more: {_REPLACED[name]}")
 
 
 def read_named_file(settings: Settings, name: str) -> str:
@@ -119,7 +151,7 @@ def _file(path: Path | None) -> list[str]:
         raise SettingsError(f"{path}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsError(f"{path}: {error}") from None
-    check_replaced(values, lambda name: f"{path}: {name}")
+    _check_replaced(values, lambda name: f"{path}: {name}")
     unknown = values.keys() - Settings.model_fields.keys()
     if unknown:
         raise SettingsError(f"{path}: {_unknown(min(unknown))}")

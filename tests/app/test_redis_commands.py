@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from app.redis import Resp, parse, seeing_all
-from app.redis.parsers.scan import _BOOKMARKS_MAX, Bookmarks
+from app.redis.parsers.parse_server import _BOOKMARKS_MAX, Bookmarks
 from app.redis.replies import just_ids, resp
 from engine import EngineError, entries, ids
 from engine.commands import ListStreams

@@ -2,17 +2,27 @@
 
 Knows: the words and error texts of DEL, EXISTS, TYPE, KEYS, SCAN, CONFIG, PING, TIME and their like.
 Must never know: the bounds of a setting, what is in a stream.
+
+**The cursor of SCAN.** Redis's cursors are numbers, and clients make numbers of them, also in JavaScript. A
+name doesn't fit in one, and a count of names would skip one whenever an earlier one is deleted. So a cursor
+is the number of a bookmark, and a bookmark is the last name of the page before. A page is the names after it:
+a name that stays is returned exactly once, even if others are created and deleted meanwhile. Bookmarks can be
+used again, so a step can be repeated. The oldest are dropped beyond a limit, and all of them by a restart: a
+scan that comes back with a dropped one begins again. It returns some names twice, as Redis may too, but none
+is lost.
 """
 
 import random
 import re
+import secrets
+import threading
+from collections import OrderedDict
 from collections.abc import Sequence
 from itertools import islice
 from typing import Final
 
 from app.glob import Glob
 from app.redis import replies
-from app.redis.parsers.scan import Bookmarks
 from app.redis.parsers.words import (
     INTEGER_MAX,
     Words,
@@ -45,6 +55,10 @@ from engine.commands import (
 )
 from engine.replies import Listing, NamedValues, Reply
 
+# 4 MiB of the longest names; each is one page of one scan under way.
+_BOOKMARKS_MAX: Final = 8_192
+# Half of the integers that JavaScript represents exactly; the other half is enough for counting.
+_FIRST_MAX: Final = 1 << 52
 _SETTINGS: Final = frozenset(
     {"stream-node-max-bytes", "stream-node-max-entries", "stream-idmp-duration", "stream-idmp-maxsize"}
 )
@@ -70,6 +84,33 @@ _SCAN_COUNT_DEFAULT: Final = 10
 _SCAN_COUNT_MAX: Final = 10_000
 # The length of the longest name. Matching costs the length of the pattern times that of each name.
 PATTERN_BYTES_MAX: Final = 512
+
+
+class Bookmarks:
+    """Numbers for names. Two gateways have two of these: a scan stays with one."""
+
+    __slots__ = ("_last", "_lock", "_names")
+
+    def __init__(self) -> None:
+        # Not from 0: a cursor from before a restart must not match a new bookmark, which would skip names.
+        self._last = secrets.randbelow(_FIRST_MAX)
+        self._names: OrderedDict[int, str] = OrderedDict()
+        # Threads write long replies, and each page needs a number of its own.
+        self._lock = threading.Lock()
+
+    def put(self, name: str) -> int:
+        """The number, above 0, that stands for `name` from now on."""
+        with self._lock:
+            self._last += 1
+            self._names[self._last] = name
+            if len(self._names) > _BOOKMARKS_MAX:
+                self._names.popitem(last=False)
+            return self._last
+
+    def find(self, number: int) -> str | None:
+        """The name of that number; None for 0, where every scan begins, and for an unknown number."""
+        return self._names.get(number)
+
 
 _BOOKMARKS: Final = Bookmarks()
 
