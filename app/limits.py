@@ -12,21 +12,10 @@ import msgspec
 
 from app.settings import Settings
 from engine import SLOW_TURN_S
-from engine.commands import (
-    BoundedRead,
-    Command,
-    DescribeSchedule,
-    ListSchedules,
-    ListStreams,
-    Plan,
-    StreamInfos,
-    XAutoClaim,
-    XClaim,
-    XInfoStream,
-    XInfoStreamFull,
-    XPendingRange,
-    XRange,
-)
+from engine.commands import types
+from engine.commands.base import Command
+from engine.commands.schedule_commands import DescribeSchedule, ListSchedules
+from engine.commands.weir_commands import Plan, StreamInfos
 from engine.errors import EngineError
 from engine.replies import (
     Archived,
@@ -75,10 +64,10 @@ class _Row(NamedTuple):
 _ROWS: Final[Mapping[type[Command], _Row]] = {
     DescribeSchedule: _Row("", 1),
     ListSchedules: _Row("limit", 1),
-    ListStreams: _Row("limit", 0),
+    types.ListStreams: _Row("limit", 0),
     StreamInfos: _Row("limit", 2),
-    XInfoStream: _Row("", 2),
-    XPendingRange: _Row("count", 0),
+    types.XInfoStream: _Row("", 2),
+    types.XPendingRange: _Row("count", 0),
 }
 
 
@@ -160,7 +149,7 @@ class CommandLimits(msgspec.Struct, frozen=True, kw_only=True):
 
     def _bound(self, command: Command) -> int:
         most, row_bytes, rows = self.answer_bytes_max, self.entry_bytes_max, None
-        if isinstance(command, XInfoStreamFull):
+        if isinstance(command, types.XInfoStreamFull):
             # Its entries, and as much again for groups, consumers and what is pending.
             return 2 * most
         if isinstance(command, Plan):
@@ -169,16 +158,16 @@ class CommandLimits(msgspec.Struct, frozen=True, kw_only=True):
         row = by_type(_ROWS, command)
         if row is not None:
             rows, row_bytes = getattr(command, row.number, 1), _ROW_BYTES_MAX + row.entries * row_bytes
-        elif isinstance(command, XRange | BoundedRead | XAutoClaim | XClaim):
+        elif isinstance(command, types.XRange | types.BoundedRead | types.XAutoClaim | types.XClaim):
             most = min(most, command.bytes_max or most)
-            rows = len(command.named_ids()) if isinstance(command, XClaim) else command.count
-            if isinstance(command, BoundedRead):
+            rows = len(command.named_ids()) if isinstance(command, types.XClaim) else command.count
+            if isinstance(command, types.BoundedRead):
                 most = self._bound_of_all(command, most)
         if rows is None:
             return most
         return min(most, max(0, rows) * max(1, len(command.named_streams() or ())) * row_bytes)
 
-    def _bound_of_all(self, command: BoundedRead, most: int) -> int:
+    def _bound_of_all(self, command: types.BoundedRead, most: int) -> int:
         """The most bytes of all its streams together, as the caller wants them; one entry is always given."""
         if command.count_total is not None:
             most = min(most, command.count_total * self.entry_bytes_max)

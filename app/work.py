@@ -18,7 +18,8 @@ from app.live.budgets import FREE_BYTES, Reservation
 from app.metrics.counters import Door
 from app.tenants import Tenant
 from engine import Call, CommandEngine, EngineError, How, Reader, ask_one
-from engine.commands import Command, XReadGroup
+from engine.commands.base import Command
+from engine.commands.types import XReadGroup
 from engine.replies import Dropped, GroupRead, Reply
 
 # Holds bytes for replies before they are made. Raises EngineError `overloaded`.

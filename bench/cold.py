@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Final
 
 from engine import Caps, Engine, Growth, SystemClock, ids
-from engine.commands import XRange
+from engine.commands.types import XRange
 from engine.commands.weir_commands import AddEach
 from engine.protocol import Call, ask_one
 from engine.replies import Entries

@@ -9,18 +9,7 @@ import time
 from collections.abc import Callable
 
 from engine import entries, ids
-from engine.commands import (
-    Cursor,
-    XAck,
-    XAdd,
-    XAutoClaim,
-    XDel,
-    XGroupCreate,
-    XPendingRange,
-    XRange,
-    XRead,
-    XReadGroup,
-)
+from engine.commands import types
 from engine.commands.base import Command
 from engine.commands.execution import execute
 from engine.keyspace import Keyspace
@@ -49,17 +38,17 @@ def median_us(run: Callable[[int], object]) -> float:
 
 def _fill(keyspace: Keyspace, size: int, run: Callable[[Command], object]) -> None:
     """Store `size` entries, all pending for one group, in nodes compressed as in a running engine."""
-    streams = (("s", Cursor.NEW),)
+    streams = (("s", types.Cursor.NEW),)
     for start in range(0, size, BATCH):
         places = range(start, start + BATCH)
-        run(XAdd(stream="s", bodies=[BODY] * BATCH, ids=[entry_id(place) for place in places]))
+        run(types.XAdd(stream="s", bodies=[BODY] * BATCH, ids=[entry_id(place) for place in places]))
         for text in keyspace.cold:
             text.keep_packed(text.compress())
         keyspace.cold.clear()
     for group in ("standing", "g"):
-        run(XGroupCreate(stream="s", group=group, start=0))
+        run(types.XGroupCreate(stream="s", group=group, start=0))
     for _ in range(0, size, BATCH):
-        run(XReadGroup(group="standing", consumer="c", streams=streams, count=BATCH))
+        run(types.XReadGroup(group="standing", consumer="c", streams=streams, count=BATCH))
 
 
 def filled(size: int) -> Keyspace:
@@ -76,29 +65,35 @@ def operations(keyspace: Keyspace, size: int, number: int) -> dict[str, Callable
     def run(command: Command) -> None:
         execute(keyspace, command, now_ms)
 
-    streams = (("s", Cursor.NEW),)
+    streams = (("s", types.Cursor.NEW),)
     middle = size // 2 + first
     return {
-        "XADD": lambda _: run(XAdd(stream="s", bodies=(BODY,))),
-        "XREAD of the last 10": lambda _: run(XRead(streams=(("s", entry_id(size - 11)),), count=10)),
-        "XREADGROUP > 10": lambda _: run(XReadGroup(group="g", consumer="c", streams=streams, count=10)),
+        "XADD": lambda _: run(types.XAdd(stream="s", bodies=(BODY,))),
+        "XREAD of the last 10": lambda _: run(types.XRead(streams=(("s", entry_id(size - 11)),), count=10)),
+        "XREADGROUP > 10": lambda _: run(
+            types.XReadGroup(group="g", consumer="c", streams=streams, count=10)
+        ),
         "XACK from the middle": lambda place: run(
-            XAck(stream="s", group="standing", ids=(entry_id(middle + place),))
+            types.XAck(stream="s", group="standing", ids=(entry_id(middle + place),))
         ),
         "XRANGE 100 from the middle": lambda place: run(
-            XRange(stream="s", start=entry_id(middle + place), end=ids.ID_MAX, count=100)
+            types.XRange(stream="s", start=entry_id(middle + place), end=ids.ID_MAX, count=100)
         ),
         "XPENDING 100 from the middle": lambda _: run(
-            XPendingRange(stream="s", group="standing", start=entry_id(middle), end=ids.ID_MAX, count=100)
+            types.XPendingRange(
+                stream="s", group="standing", start=entry_id(middle), end=ids.ID_MAX, count=100
+            )
         ),
         "XAUTOCLAIM 100 from the middle": lambda _: run(
-            XAutoClaim(stream="s", group="standing", consumer="d", min_idle_ms=0, start=entry_id(middle))
+            types.XAutoClaim(
+                stream="s", group="standing", consumer="d", min_idle_ms=0, start=entry_id(middle)
+            )
         ),
         "count between two IDs": lambda place: keyspace.keys["s"].stream.count_between(
             entry_id(place), entry_id(size - 100 - place)
         ),
         "XDEL from the middle": lambda place: run(
-            XDel(stream="s", ids=(entry_id(size // 4 + (first + place) * 3),))
+            types.XDel(stream="s", ids=(entry_id(size // 4 + (first + place) * 3),))
         ),
     }
 

@@ -20,9 +20,9 @@ from bench.lean import Socket
 from bench.peers import redis_server, resident_bytes_of
 from bench.push import gateway
 from engine import entries
-from engine.commands import Cursor, Trim, XAdd, XGroupCreate, XReadGroup, XTrim
 from engine.commands.base import Command
 from engine.commands.execution import execute
+from engine.commands.types import Cursor, Trim, XAdd, XGroupCreate, XReadGroup, XTrim
 from engine.keyspace import Keyspace
 from engine.runtime.resident import resident_bytes
 

@@ -19,7 +19,7 @@ from pathlib import Path
 import uvloop
 
 from engine import Call, Engine, Fsync, SystemClock, ask_one, entries
-from engine.commands import XAdd
+from engine.commands.types import XAdd
 from engine.log import FrameBatch, LogPoisonedError
 from engine.runtime.writer import Writer
 

@@ -1,6 +1,6 @@
 """Weir's engine: Redis Streams semantics in process, persisted in an append-only log.
 
-Knows: the engine, its errors, clock and storage. Commands are in `engine.commands`, replies in
+Knows: the engine, its errors, clock and storage. Commands are in `engine.commands.types`, replies in
 `engine.replies`.
 Must never know: the web.
 

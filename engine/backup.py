@@ -22,7 +22,8 @@ from engine.log.repair import carry_out
 from engine.log.repair import plan as plan_step
 from engine.log.steps import RepairStep
 from engine.log.view import LogView
-from engine.records import Regenerate, SetMetadata, encode, find_newer, replay
+from engine.records.changes import Regenerate, SetMetadata
+from engine.records.payload import encode, find_newer, replay
 from engine.runs import Run
 from engine.storage import Storage
 from engine.storage.file import FileStorage

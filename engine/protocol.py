@@ -27,7 +27,7 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from engine import errors
-from engine.commands import Command
+from engine.commands.base import Command
 from engine.errors import EngineError
 from engine.histogram import Histogram
 from engine.log_figures import Fsync, LogFigures, Rewritten

@@ -13,7 +13,9 @@ what is published next goes to others.
 
 from collections.abc import Callable, Iterator, Sequence
 
-from engine.commands import Command, GiveBack, StreamCommand, Undo, XReadGroup
+from engine.commands.base import Command, StreamCommand
+from engine.commands.types import XReadGroup
+from engine.commands.weir_commands import GiveBack, Undo
 from engine.errors import EngineError
 from engine.replies import GroupRead, Reply
 

@@ -78,6 +78,7 @@ def _used_by(module: str) -> set[str]:
             imported = import_module(node.module)
             used |= {
                 node.module,
+                *(f"{node.module}.{one.name}" for one in node.names),
                 *(
                     getattr(imported, one.name).__module__
                     for one in node.names

@@ -25,7 +25,7 @@ from app.redis.bounds import takes_two_steps
 from app.redis.queue import Adds, Parsed
 from app.redis.request import CommandRequest
 from engine import EngineError
-from engine.commands import XAck, XAdd
+from engine.commands.types import XAck, XAdd
 from engine.replies import Added, Reply
 
 router: Final = Router("commands")

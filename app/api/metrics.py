@@ -21,7 +21,8 @@ from app.http.responses import Response
 from app.metrics.families import Figures
 from app.metrics.report import Report
 from engine import Call, EngineError, EngineProtocol, ask_one
-from engine.commands import ListStreams, MeasureStreams
+from engine.commands.types import ListStreams
+from engine.commands.weir_commands import MeasureStreams
 from engine.replies import GroupMeasure, Listing, Measured, StreamMeasure
 
 if TYPE_CHECKING:

@@ -48,18 +48,8 @@ from app.http.requests import Request
 from app.http.responses import Response
 from app.limits import EntryLimits, ReadLimits
 from engine import ids
-from engine.commands import (
-    Chunk,
-    Cursor,
-    DescribeGroup,
-    IdempotencyKey,
-    Publish,
-    Until,
-    XAdd,
-    XRead,
-    XReadGroup,
-    until_end,
-)
+from engine.commands.types import Cursor, IdempotencyKey, Until, XAdd, XRead, XReadGroup, until_end
+from engine.commands.weir_commands import Chunk, DescribeGroup, Publish
 from engine.replies import Entries, GroupRead, Published, Reply, Republished, StreamsRead
 
 router: Final = Router("many")

@@ -28,7 +28,8 @@ from app.http.requests import Request
 from app.http.responses import Response
 from engine import Call, ReadHandle, ask_one, ids
 from engine.apportion import apportion
-from engine.commands import ListStreams, Plan
+from engine.commands.types import ListStreams
+from engine.commands.weir_commands import Plan
 from engine.replies import Listing, Planned
 from engine.replies import StreamPlan as PlannedStream
 

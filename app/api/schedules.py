@@ -38,14 +38,7 @@ from app.http.responses import Response, location
 from app.limits import EntryLimits
 from app.settings import Settings
 from engine import EngineError, ids
-from engine.commands import (
-    CancelSchedule,
-    DescribeSchedule,
-    FireSchedule,
-    ListSchedules,
-    NewSchedule,
-    SetSchedule,
-)
+from engine.commands import schedule_commands
 from engine.recurrence import AHEAD_MS_MAX, CRON_BYTES_MAX, EVERY_MS_MIN, Rule
 from engine.replies import Added as AddedReply
 from engine.replies import Reply, ScheduleInfo, SchedulePage, ScheduleSet
@@ -266,7 +259,9 @@ def list_schedules(
 ) -> Ask:
     """List what is scheduled for a stream, the next one first, or by name."""
     media.check_accepts_json(request.headers.get(b"accept", b""))
-    command = ListSchedules(stream=stream, limit=limit, **_order(by, after, before)._asdict())
+    command = schedule_commands.ListSchedules(
+        stream=stream, limit=limit, **_order(by, after, before)._asdict()
+    )
 
     def answer(page: Reply) -> Response:
         assert isinstance(page, SchedulePage), "listing answers a page"
@@ -289,7 +284,7 @@ def get_schedule(request: RequestParameter, stream: StreamName, schedule: Schedu
         assert isinstance(found, ScheduleInfo), "it answers the schedule"
         return Response(200, _shown(found).json())
 
-    return Ask([DescribeSchedule(stream=stream, name=schedule)], answer, lasts=True)
+    return Ask([schedule_commands.DescribeSchedule(stream=stream, name=schedule)], answer, lasts=True)
 
 
 # ---- changing
@@ -344,9 +339,9 @@ def put_schedule(
             raise refusal
         raise invalid(f"/{member}", hint)
 
-    command = SetSchedule(
+    command = schedule_commands.SetSchedule(
         stream=stream,
-        schedule=NewSchedule(schedule, body.body, body.rule),
+        schedule=schedule_commands.NewSchedule(schedule, body.body, body.rule),
         only_new=if_none_match is not None,
         recurring=_may_manage(request, stream),
     )
@@ -356,7 +351,9 @@ def put_schedule(
 @router.delete(_SCHEDULE, Action.WRITE, status=204, refusals=_NO_SCHEDULE, writes=True)
 def delete_schedule(request: RequestParameter, stream: StreamName, schedule: ScheduleName) -> Ask:
     """Cancel a schedule; 404 `no_schedule` where it has run already. What recurs takes `manage` too."""
-    command = CancelSchedule(stream=stream, name=schedule, recurring=_may_manage(request, stream))
+    command = schedule_commands.CancelSchedule(
+        stream=stream, name=schedule, recurring=_may_manage(request, stream)
+    )
     return _change(request, command, "deleteSchedule", lambda _: request.respond(204))
 
 
@@ -377,13 +374,15 @@ def fire_schedule(request: RequestParameter, stream: StreamName, schedule: Sched
         where = [location("streams", stream, "entries", ids.format(reply.ids[0]))]
         return request.respond(201, added(reply, batch=False, trims=False, ids_wanted=True), where)
 
-    command = FireSchedule(stream=stream, name=schedule, recurring=_may_manage(request, stream))
+    command = schedule_commands.FireSchedule(
+        stream=stream, name=schedule, recurring=_may_manage(request, stream)
+    )
     return _change(request, command, "fireSchedule", answer)
 
 
 def _change(
     request: Request,
-    command: CancelSchedule | FireSchedule,
+    command: schedule_commands.CancelSchedule | schedule_commands.FireSchedule,
     operation: str,
     answer: Callable[[Reply], Response],
 ) -> Ask:
@@ -401,5 +400,5 @@ def _change(
             note()
         raise refusal
 
-    look = DescribeSchedule(stream=stream, name=schedule)
+    look = schedule_commands.DescribeSchedule(stream=stream, name=schedule)
     return Ask([look, command], done, request.preferences.synced, refused=refuse)

@@ -39,23 +39,11 @@ from app.http.operations.router import Router
 from app.http.requests import Request
 from app.http.responses import Header as ResponseHeader
 from app.http.responses import Response, location
-from engine import commands, errors, ids
-from engine.commands import (
-    Command,
-    Delete,
-    EnsureStream,
-    Exists,
-    NewLifetime,
-    Refs,
-    StreamInfos,
-    Trim,
-    UpdateStream,
-    XInfoStream,
-    XInfoStreamFull,
-    XRange,
-    XSetId,
-    XTrim,
-)
+from engine import errors, ids
+from engine.commands import types
+from engine.commands.base import Command
+from engine.commands.weir_commands import EnsureStream, NewLifetime, StreamInfos, UpdateStream
+from engine.parts import keeping
 from engine.replies import ConsumerDetail, Entries, GroupDetail, Reply, StreamDetail, StreamInfo
 from engine.replies import StreamPage as FoundStreams
 from engine.replies import Trimmed as TrimReply
@@ -303,12 +291,12 @@ def get_stream(
     if not full:
         if count is not None:
             raise invalid("count", "it goes with full=true")
-        return Ask([XInfoStream(stream=stream)], partial(_shown, stream), lasts=True)
+        return Ask([types.XInfoStream(stream=stream)], partial(_shown, stream), lasts=True)
     count = count or _DETAILS_DEFAULT
     bytes_max = request.gateway.settings.answer_bytes_max
-    first = XRange(stream=stream, start=ids.ID_MIN, end=ids.ID_MAX, count=count, bytes_max=bytes_max)
+    first = types.XRange(stream=stream, start=ids.ID_MIN, end=ids.ID_MAX, count=count, bytes_max=bytes_max)
     return Ask(
-        [XInfoStreamFull(stream=stream, count=count, bytes_max=bytes_max), first],
+        [types.XInfoStreamFull(stream=stream, count=count, bytes_max=bytes_max), first],
         partial(_details, stream),
         lasts=True,
     )
@@ -428,7 +416,7 @@ def put_stream(
     if_match: IfUnchanged = None,
 ) -> Ask:
     """Create a stream, or set retention and lifetime of the one there is; with If-Match only the latter."""
-    retention = commands.Retention()._replace(**given.changes)
+    retention = keeping.Retention()._replace(**given.changes)
     if if_match is not None:
         command = UpdateStream(stream=stream, retention=retention._asdict(), lifetime=given.lifetime)
         return _if_unchanged(request, command, if_match, partial(_change, request, stream))
@@ -438,7 +426,7 @@ def put_stream(
         return _changed(request, 201 if created else 200, stream, info, where)
 
     ensure = EnsureStream(stream=stream, retention=retention, lifetime=given.lifetime)
-    return Ask([ensure, XInfoStream(stream=stream)], answer, request.preferences.synced)
+    return Ask([ensure, types.XInfoStream(stream=stream)], answer, request.preferences.synced)
 
 
 @router.patch(
@@ -488,12 +476,12 @@ def delete_stream(
             raise _missing(stream)
         return request.respond(204)
 
-    command = Delete(streams=[stream], drops_schedules=schedules == "drop")
+    command = types.Delete(streams=[stream], drops_schedules=schedules == "drop")
     synced = request.preferences.synced
     return _if_unchanged(request, command, if_match, lambda command: Ask([command], answer, synced))
 
 
-C = TypeVar("C", Delete, UpdateStream)
+C = TypeVar("C", types.Delete, UpdateStream)
 
 
 def _if_unchanged(
@@ -513,13 +501,13 @@ def _if_unchanged(
             raise errors.stream_changed()
         return ask(replace(command, expected=info))
 
-    return Ask([XInfoStream(stream=stream)], found)
+    return Ask([types.XInfoStream(stream=stream)], found)
 
 
 def _change(request: Request, stream: str, command: Command) -> Ask:
     """Change the stream, and show it as it is then."""
     return Ask(
-        [command, XInfoStream(stream=stream)],
+        [command, types.XInfoStream(stream=stream)],
         lambda _, info: _changed(request, 200, stream, info),
         request.preferences.synced,
     )
@@ -542,7 +530,7 @@ def _changed(
 )
 def set_last_id(request: RequestParameter, stream: StreamName, given: NewLastId) -> Ask:
     """Set a stream's last ID, as after a move from elsewhere (XSETID)."""
-    command = XSetId(
+    command = types.XSetId(
         stream=stream,
         last_id=given.last_id,
         entries_added=given.entries_added,
@@ -569,7 +557,7 @@ class Trimming(RequestModel):
     dry_run: Annotated[bool, Field(description="only show what would go")] = False
     guard: Annotated[bool, Field(description="refuse to remove what a group has not finished")] = False
 
-    def command(self, stream: str) -> XTrim:
+    def command(self, stream: str) -> types.XTrim:
         """The trim; exact by default. Raises 422 unless one way is given."""
         ways = ("maxlen", "minid", "older_than_ms")
         given = [name for name in ways if getattr(self, name) is not None]
@@ -577,16 +565,16 @@ class Trimming(RequestModel):
             raise invalid(f"/{given[1]}" if given else "", f"a trim has one of {', '.join(ways)}")
         if self.limit is not None and not self.approx:
             raise invalid("/limit", "it goes with approximate trimming")
-        trim = Trim(
+        trim = types.Trim(
             maxlen=self.maxlen,
             minid=self.minid,
             older_than_ms=self.older_than_ms,
             approx=self.approx,
             limit=self.limit,
-            refs=Refs(self.refs),
+            refs=types.Refs(self.refs),
             count_pending=True,
         )
-        return XTrim(stream=stream, trim=trim, dry_run=self.dry_run, guard=self.guard)
+        return types.XTrim(stream=stream, trim=trim, dry_run=self.dry_run, guard=self.guard)
 
 
 class Trimmed(ResponseModel):
@@ -628,7 +616,7 @@ def change(request: Request, command: Command, answer: Callable[[Reply], Respons
             raise _missing(stream)
         return answer(reply)
 
-    return Ask([Exists(streams=[stream]), command], done, request.preferences.synced)
+    return Ask([types.Exists(streams=[stream]), command], done, request.preferences.synced)
 
 
 def _missing(name: str) -> RefusalError:

@@ -34,7 +34,10 @@ from engine import (
     unexpected,
 )
 from engine import entries as stored
-from engine.commands import Command, DescribeArchived, DescribeDurable, DescribeEdges, XRange, XRead
+from engine.commands.base import Command
+from engine.commands.durable_commands import DescribeDurable
+from engine.commands.types import XRange, XRead
+from engine.commands.weir_commands import DescribeArchived, DescribeEdges
 from engine.replies import Archived, DurableInfo, Edges, Entries, Gap, Reply, StreamEntries, StreamsRead
 
 # Further looks at a stream that changes meanwhile.

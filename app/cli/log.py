@@ -161,7 +161,7 @@ def _dumped(storage: "Storage") -> Iterator[str]:
     from engine.codec import Damage
     from engine.log.inspection import check_version, frames_of, placed, rehearse
     from engine.log.view import LogView
-    from engine.records import find_newer
+    from engine.records.payload import find_newer
 
     with LogView.of(storage) as view:
         has_manifest, files = placed(view)

@@ -15,7 +15,9 @@ import msgspec
 from engine import entries, ids
 from engine.codec import MARK_PAYLOAD, RESERVE_PAYLOAD, Frame, Kind
 from engine.nodes import Text
-from engine.records import Record, RestoreNode, decode
+from engine.record import Record
+from engine.records.payload import decode
+from engine.records.restored import RestoreNode
 
 Json = dict[str, Any]
 

@@ -28,7 +28,7 @@ from engine import (
     taking_back,
     unexpected,
 )
-from engine.commands import XReadGroup
+from engine.commands.types import XReadGroup
 from engine.replies import GroupRead
 
 _FIGURES_INTERVAL_S: Final = 0.25

@@ -9,22 +9,13 @@ The numbers of a front's requests are its own. Both ends run the same code: noth
 from collections.abc import Sequence
 from enum import IntEnum
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any, Final, Union
 
 from app.auth.grants import quota_of
 from app.fronts.codec import codec_of
 from engine import Call, EngineError, How, Quota, ReadHandle, Refused, Replies
-from engine import commands as known
-from engine.commands import (
-    BlockingCommand,
-    BoundedRead,
-    Command,
-    EnforceRetention,
-    ExpireStreams,
-    FireDueSchedules,
-    Maintain,
-    StreamCommand,
-)
+from engine.commands.execution import RUN
 from engine.replies import Reply
 
 # Patterns of grants that are in use, each compiled once.
@@ -53,13 +44,8 @@ class MessageKind(IntEnum):
 
 
 OF_LEASES: Final = frozenset({MessageKind.ALONE, MessageKind.REPLACED, MessageKind.NOT_LEASED})
-# The engine runs these itself; one of them holds a function.
-ENGINE_ONLY: Final = frozenset({Maintain, EnforceRetention, ExpireStreams, FireDueSchedules})
-_ABSTRACT: Final = frozenset({Command, StreamCommand, BlockingCommand, BoundedRead})
-_EVERY: Final = [
-    kind for kind in vars(known).values() if isinstance(kind, type) and issubclass(kind, Command)
-]
-COMMANDS: Final = tuple(kind for kind in _EVERY if kind not in ENGINE_ONLY | _ABSTRACT)
+# Those that callers send, by name: the order in which they were entered is not the same in each process.
+COMMANDS: Final = tuple(sorted((kind for kind in RUN if not kind.is_internal), key=attrgetter("__name__")))
 
 _pack_command, _unpack_command = codec_of(Union[COMMANDS])  # noqa: UP007 - as many as there are
 _pack_reply, _unpack_reply = codec_of(Reply)

@@ -33,7 +33,7 @@ from engine import (
     errors,
     unexpected,
 )
-from engine.commands import Command
+from engine.commands.base import Command
 from engine.replies import GroupRead, Planned, Reply, StreamsRead
 
 _unpack_figures = codec_of(EngineFigures).unpack

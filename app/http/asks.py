@@ -17,7 +17,7 @@ from app.http.models import ResponseModel
 from app.http.responses import Response
 from app.live.joiner import Raw
 from engine import EngineError
-from engine.commands import Command
+from engine.commands.base import Command
 from engine.replies import Reply
 
 # What an endpoint comes to, perhaps in several steps.

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import Final, Literal, NamedTuple
 
 from engine import ids
-from engine.commands import Cursor
+from engine.commands.types import Cursor
 
 CursorForm = Literal["generation"]
 """What asks for the long form."""

@@ -34,7 +34,7 @@ from app.http import cursors, media, projection, query
 from app.http.cursors import CursorForm, Place
 from app.settings import Settings
 from engine import EngineError, ids
-from engine.commands import Cursor
+from engine.commands.types import Cursor
 from engine.name_rules import NAME_BYTES_MAX, RESERVED
 
 # JavaScript's Number.MAX_SAFE_INTEGER: above it neighbouring integers become one.

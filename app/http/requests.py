@@ -31,7 +31,8 @@ from app.live.waiting import Begin, ClientLeftError
 from app.metrics import tracing
 from app.work import Work, dropped
 from engine import Call, CommandEngine, Done, EngineError, How, ReadHandle, Refused, Replies, ask
-from engine.commands import BlockingCommand, Command, XReadGroup
+from engine.commands.base import BlockingCommand, Command
+from engine.commands.types import XReadGroup
 from engine.replies import Dropped, GroupRead, Reply
 
 T = TypeVar("T")

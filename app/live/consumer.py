@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from app.live.leases import ConsumerKey
 from engine import ids
-from engine.commands import Cursor, Until, XPendingRange, XReadGroup
+from engine.commands.types import Cursor, Until, XPendingRange, XReadGroup
 from engine.replies import GroupRead, PendingList, StreamDeliveries, StreamEnd
 
 # An idle time that no entry reaches: a read claims released entries only.

@@ -36,7 +36,9 @@ from engine import (
     errors,
     ids,
 )
-from engine.commands import Command, Cursor, DescribeEdges, Until, XRange, XRead
+from engine.commands.base import Command
+from engine.commands.types import Cursor, Until, XRange, XRead
+from engine.commands.weir_commands import DescribeEdges
 from engine.replies import Edges, Entries, StreamEnd, StreamsRead
 from engine.replies import Gap as EngineGap
 

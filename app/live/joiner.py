@@ -24,7 +24,10 @@ from operator import call as invoke
 from typing import Any, Final, NamedTuple, Protocol
 
 from engine import Call, CommandEngine, Done, EngineError, How, Replies, errors
-from engine.commands import Acknowledge, AddEach, AppendBatches, AppendDurable, Command, XAck, XAdd
+from engine.commands.base import Command
+from engine.commands.durable_commands import AppendBatches, AppendDurable
+from engine.commands.types import XAck, XAdd
+from engine.commands.weir_commands import Acknowledge, AddEach
 from engine.replies import AcknowledgedIds, Added, BatchesAppended, DurableAppended, Reply
 
 # Entries or IDs of one command, and their bytes: larger ones gain nothing.

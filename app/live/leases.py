@@ -16,7 +16,8 @@ from typing import NamedTuple, Self
 
 from app.live.waiting import Done, Wait
 from engine import Call, CommandEngine, EngineError, ReadHandle
-from engine.commands import EndWait, GiveBack, XReadGroup
+from engine.commands.types import XReadGroup
+from engine.commands.weir_commands import EndWait, GiveBack
 from engine.replies import GroupRead
 
 Settled = Callable[[Sequence[int]], None]

@@ -23,7 +23,8 @@ from app.live.feeds import FeedEnd, FeedItem, FeedPage, Subscriber
 from app.live.leases import ConsumerLeases
 from app.live.waiting import Outcome
 from engine import Call, CommandEngine, EngineError, Refused, Replies, ids
-from engine.commands import Command, XReadGroup
+from engine.commands.base import Command
+from engine.commands.types import XReadGroup
 from engine.errors import OF_BACKEND
 from engine.replies import GroupRead, PendingList, StreamDeliveries
 

@@ -25,7 +25,8 @@ from app.auth.tokens import ROOT_ID, CreatedToken, Making, Token, create
 from app.errors import RefusalError, invalid
 from app.live.sessions import OpenSessions
 from engine import Call, Clock, EngineError, EngineProtocol, How, ask, ask_one
-from engine.commands import Command, ListMetadata, PutMetadata
+from engine.commands.base import Command
+from engine.commands.weir_commands import ListMetadata, PutMetadata
 from engine.errors import OF_BACKEND
 from engine.replies import MetadataPage, Reply
 

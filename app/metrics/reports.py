@@ -18,7 +18,7 @@ from app.metrics.slow_turns import SlowTurns
 from app.metrics.tracing import Tracer
 from app.settings import Settings
 from engine import Clock, ids
-from engine.commands import XReadGroup
+from engine.commands.types import XReadGroup
 from engine.replies import GroupRead
 
 # IDs in one line of the log; all of them are in the dead-letter stream.

@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from app.limits import SLOW_TURNS_MAX
-from engine.commands import AddEach, Command
+from engine.commands.base import Command
+from engine.commands.weir_commands import AddEach
 
 # As Redis's SLOWLOG: words of an entry, and bytes of a word.
 _WORDS_MAX: Final = 32

@@ -20,7 +20,10 @@ import msgspec
 
 from app import VERSION
 from engine import EngineError, entries
-from engine.commands import AddScheduled, AppendDurable, Close, Publish, XAdd
+from engine.commands.durable_commands import AppendDurable
+from engine.commands.schedule_commands import AddScheduled
+from engine.commands.types import XAdd
+from engine.commands.weir_commands import Close, Publish
 from engine.replies import Reply
 
 Done = Callable[[Sequence[Reply | EngineError]], None]

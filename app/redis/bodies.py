@@ -37,7 +37,7 @@ from app.redis.request import CommandRequest, Visible
 from app.redis.resp import Resp, arguments, load, to_json
 from app.redis.rights import consumer_of, first_missing
 from engine import EngineError, errors
-from engine.commands import XAdd
+from engine.commands.types import XAdd
 from engine.ids import SEQUENCE_MAX
 from engine.replies import Reply
 

@@ -17,24 +17,10 @@ from app.limits import CommandLimits
 from app.redis.request import CommandRequest
 from app.redis.resp import Resp
 from engine import EngineError, entries, errors, ids
-from engine.commands import (
-    Close,
-    Command,
-    ConfigGet,
-    ListStreams,
-    ProducerKey,
-    SetSchedule,
-    XAdd,
-    XAutoClaim,
-    XIdmpRecord,
-    XInfoConsumers,
-    XInfoGroups,
-    XInfoStreamFull,
-    XPending,
-    XPendingRange,
-    XRange,
-    XReadGroup,
-)
+from engine.commands import types
+from engine.commands.base import Command
+from engine.commands.schedule_commands import SetSchedule
+from engine.commands.weir_commands import Close
 from engine.replies import Entries, GroupInfo, NamedValues, PendingList, Reply
 
 # The minimum size of a field in a stored entry: `"":"",`.
@@ -49,10 +35,10 @@ _GO_ON: Final = "use COUNT, and go on behind the last ID"
 _COUNT_LESS: Final = "use a smaller COUNT"
 # Reads whose replies cannot be limited in advance: the size is checked afterwards.
 _WAYS_ROUND: Final[dict[type[object], str]] = {
-    XPending: "use XPENDING with a range and a count",
-    XInfoGroups: "GET /v1/streams/{stream}/groups gives them in pages",
-    XInfoConsumers: "GET /v1/streams/{stream}/groups/{group}/consumers gives them in pages",
-    ListStreams: "use SCAN, with a smaller COUNT",
+    types.XPending: "use XPENDING with a range and a count",
+    types.XInfoGroups: "GET /v1/streams/{stream}/groups gives them in pages",
+    types.XInfoConsumers: "GET /v1/streams/{stream}/groups/{group}/consumers gives them in pages",
+    types.ListStreams: "use SCAN, with a smaller COUNT",
 }
 
 
@@ -68,21 +54,21 @@ def checked(request: CommandRequest, limits: CommandLimits) -> CommandRequest:
     if command is None:
         return request
     # To ask for the type takes a quarter of `isinstance`, and every command of a pipeline is asked.
-    if type(command) is XAdd:
+    if type(command) is types.XAdd:
         _check_added(command, limits)
         return request
     if type(command) is Close and command.add is not None:
         _check_added(command.add, limits)
     if type(command) is SetSchedule:
         _check_entry(command.schedule.body, limits)
-    if type(command) is XIdmpRecord:
+    if type(command) is types.XIdmpRecord:
         _check_production(command.producer_key)
     named = command.named_streams() or ()
     _check_number(named, "streams", "request_streams_max", limits.request_streams_max)
     if entry_ids := command.named_ids():
         name = "lookups_max" if limits.lookups_max < limits.ids_max and command.looks_up else "ids_max"
         _check_number(entry_ids, "IDs", name, getattr(limits, name))
-    if type(command) is ConfigGet:
+    if type(command) is types.ConfigGet:
         return _with_config(request, limits.config)
     cut = _cut(command, limits.rows_max)
     return request if cut is command else msgspec.structs.replace(request, command=cut)
@@ -98,7 +84,7 @@ def _with_config(request: CommandRequest, config: Sequence[tuple[str, int | str]
     return msgspec.structs.replace(request, shape=shape)
 
 
-def _check_added(command: XAdd, limits: CommandLimits) -> None:
+def _check_added(command: types.XAdd, limits: CommandLimits) -> None:
     _check_production(command.producer_key)
     _check_entry(command.bodies[0], limits)
 
@@ -120,7 +106,7 @@ def _check_entry(body: bytes, limits: CommandLimits) -> None:
         )
 
 
-def _check_production(production: ProducerKey | None) -> None:
+def _check_production(production: types.ProducerKey | None) -> None:
     if production is not None and max(len(production.producer), len(production.key)) > _PRODUCTION_BYTES_MAX:
         raise errors.invalid(
             f"ERR producer IDs and idempotent IDs have at most {_PRODUCTION_BYTES_MAX} bytes; use a digest"
@@ -136,9 +122,9 @@ def _check_number(found: Sequence[object], what: str, name: str, most: int) -> N
 
 def _cut(command: Command, rows_max: int) -> Command:
     """The command with its COUNT reduced, if COUNT is a maximum and the next call continues."""
-    if type(command) is XReadGroup and (command.count is None or command.count > rows_max):
+    if type(command) is types.XReadGroup and (command.count is None or command.count > rows_max):
         return msgspec.structs.replace(command, count=rows_max)
-    if type(command) is XAutoClaim and command.count > rows_max:
+    if type(command) is types.XAutoClaim and command.count > rows_max:
         return msgspec.structs.replace(command, count=rows_max)
     return command
 
@@ -164,7 +150,7 @@ def within(
         return request
     if "bytes_max" in command.__struct_fields__:
         bounded: Command = msgspec.structs.replace(command, bytes_max=bytes_max)
-    elif isinstance(command, XPendingRange) and command.count > limits.rows_max:
+    elif isinstance(command, types.XPendingRange) and command.count > limits.rows_max:
         bounded = msgspec.structs.replace(command, count=limits.rows_max)
     else:
         bounded = command
@@ -174,7 +160,7 @@ def within(
 def _check(command: Command, bytes_max: int, limits: CommandLimits, name: str) -> Callable[[Reply], None]:
     def check(reply: Reply) -> None:
         # If COUNT ended the list, the reply is complete.
-        if isinstance(command, XRange) and isinstance(reply, Entries):
+        if isinstance(command, types.XRange) and isinstance(reply, Entries):
             if reply.more and (command.count is None or reply.count < command.count):
                 way_round = _GO_ON if command.count is None else _COUNT_LESS
                 if sum(map(len, reply.parts)) + limits.entry_bytes_max < bytes_max:
@@ -184,13 +170,13 @@ def _check(command: Command, bytes_max: int, limits: CommandLimits, name: str) -
                         f"entries; {way_round}"
                     )
                 raise too_long(bytes_max, name, way_round)
-        elif isinstance(command, XPendingRange) and isinstance(reply, PendingList):
+        elif isinstance(command, types.XPendingRange) and isinstance(reply, PendingList):
             _check_rows(command, reply, limits.rows_max)
 
     return check
 
 
-def _check_rows(command: XPendingRange, reply: PendingList, rows_max: int) -> None:
+def _check_rows(command: types.XPendingRange, reply: PendingList, rows_max: int) -> None:
     if reply.more and command.count > rows_max:
         raise errors.invalid(
             f"ERR too many rows: XPENDING answers at most {rows_max} (count_max); use a smaller count, and "
@@ -219,17 +205,19 @@ def too_long(bytes_max: int, name: str, way_round: str) -> EngineError:
 
 def takes_two_steps(request: CommandRequest) -> bool:
     """Whether the size of its reply has to be found out in advance."""
-    return type(request.command) is XInfoStreamFull
+    return type(request.command) is types.XInfoStreamFull
 
 
 def probes(request: CommandRequest, bytes_max: int) -> tuple[Command, ...]:
     """Commands that find out the size of an unlimited reply in advance: for `check_probed`."""
     command = request.command
-    if not isinstance(command, XInfoStreamFull):
+    if not isinstance(command, types.XInfoStreamFull):
         return ()
     return (
-        XRange(stream=command.stream, start=0, end=ids.ID_MAX, count=command.count, bytes_max=bytes_max),
-        XInfoGroups(stream=command.stream),
+        types.XRange(
+            stream=command.stream, start=0, end=ids.ID_MAX, count=command.count, bytes_max=bytes_max
+        ),
+        types.XInfoGroups(stream=command.stream),
     )
 
 
@@ -242,7 +230,7 @@ def check_probed(
 ) -> None:
     """Raise if the reply would exceed a limit."""
     run, groups = replies
-    count = request.command.count if isinstance(request.command, XInfoStreamFull) else None
+    count = request.command.count if isinstance(request.command, types.XInfoStreamFull) else None
     if isinstance(run, Entries) and run.more and (count is None or run.count < count):
         raise too_long(bytes_max, name, _COUNT_LESS)
     rows = sum(_rows(group, count) for group in groups) if isinstance(groups, list) else 0

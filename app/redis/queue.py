@@ -34,7 +34,9 @@ from app.redis.resp import Resp
 from app.redis.rights import within_rights
 from app.work import Work, dropped
 from engine import Call, EngineError, How, ReadHandle, ask, errors
-from engine.commands import AddEach, BlockingCommand, Command, Unchanged, XReadGroup
+from engine.commands.base import BlockingCommand, Command
+from engine.commands.types import XReadGroup
+from engine.commands.weir_commands import AddEach, Unchanged
 from engine.replies import Added, Reply
 
 _LOADING: Final = "LOADING Redis is loading the dataset in memory"

@@ -12,17 +12,9 @@ import msgspec
 from app.redis import replies, written
 from app.redis.resp import Resp
 from engine import EngineError, errors
-from engine.commands import (
-    BlockingCommand,
-    CancelSchedule,
-    Command,
-    Exists,
-    FindGroup,
-    ListStreams,
-    SetSchedule,
-    XAutoClaim,
-    XClaim,
-)
+from engine.commands.base import BlockingCommand, Command
+from engine.commands.schedule_commands import CancelSchedule, SetSchedule
+from engine.commands.types import Exists, FindGroup, ListStreams, XAutoClaim, XClaim
 from engine.replies import Dropped, Presence, Reply, ScheduleSet
 
 Action = Literal["read", "write", "consume", "close", "manage", "admin"]

@@ -10,7 +10,9 @@ from msgspec.structs import replace
 
 from app.auth import ANY_CONSUMER, Action, Principal, Resource
 from app.redis.request import CommandRequest
-from engine.commands import Command, Copy, Rename, SetSchedule, XGroupDelConsumer, XNack
+from engine.commands.base import Command
+from engine.commands.schedule_commands import SetSchedule
+from engine.commands.types import Copy, Rename, XGroupDelConsumer, XNack
 
 
 def consumer_of(command: Command | None) -> str | None:

@@ -36,7 +36,7 @@ from app.settings.values import (
     host_is_loopback,
     parse_address,
 )
-from engine.commands import TURN_COMMANDS_MAX, TURN_LOOKUPS_MAX
+from engine.commands.turn import TURN_COMMANDS_MAX, TURN_LOOKUPS_MAX
 
 # uvloop would give it a minute.
 _HANDSHAKE_S_MAX: Final = 10

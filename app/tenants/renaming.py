@@ -19,23 +19,11 @@ from app.tenants.sources import names_source, rename_in_body
 from app.tenants.stripping import ShownInfo
 from app.tenants.tenant_names import TenantNames
 from engine import EngineError
-from engine.commands import (
-    AddScheduled,
-    Close,
-    Command,
-    DbSize,
-    Exists,
-    ForkPoint,
-    IdempotencyKey,
-    ListSchedules,
-    ListStreams,
-    MeasureStreams,
-    NewSchedule,
-    Publish,
-    SetSchedule,
-    StreamInfos,
-    XAdd,
-)
+from engine.commands.base import Command
+from engine.commands.durable_commands import ForkPoint
+from engine.commands.schedule_commands import AddScheduled, ListSchedules, NewSchedule, SetSchedule
+from engine.commands.types import DbSize, Exists, IdempotencyKey, ListStreams, XAdd
+from engine.commands.weir_commands import Close, MeasureStreams, Publish, StreamInfos
 from engine.replies import StreamInfo
 
 _LETTERS: Final = "dead_letter_stream"

@@ -30,7 +30,8 @@ from engine import (
     taking_back,
     unexpected,
 )
-from engine.commands import Command, XReadGroup
+from engine.commands.base import Command
+from engine.commands.types import XReadGroup
 from engine.replies import GroupRead, Reply
 
 # Beyond it, tenants whose streams are not followed are forgotten, until they come again.

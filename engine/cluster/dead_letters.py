@@ -27,8 +27,8 @@ from engine.cluster.routing import BackendRequest, Lane
 from engine.cluster.scripts import ScriptCall, script, stream_keys
 from engine.cluster.stored import text_of
 from engine.cluster.wire import Words
-from engine.commands import IdempotencyKey, XAck, XAdd, XDel
 from engine.commands.dead_letters import EXPIRED, TOO_MANY, letter_of
+from engine.commands.types import IdempotencyKey, XAck, XAdd, XDel
 from engine.errors import EngineError
 from engine.replies import Added
 

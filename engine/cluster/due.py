@@ -15,7 +15,9 @@ from engine.cluster.routing import BackendRequest, Lane
 from engine.cluster.schedule_words import fire_due
 from engine.cluster.scripts import release_due
 from engine.cluster.words import by_script
-from engine.commands import AddScheduled, Command, Rename, SetSchedule, XNack
+from engine.commands.base import Command
+from engine.commands.schedule_commands import AddScheduled, SetSchedule
+from engine.commands.types import Rename, XNack
 from engine.errors import EngineError
 from engine.replies import AddedScheduled, Reply, ScheduleSet
 

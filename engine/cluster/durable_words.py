@@ -15,7 +15,8 @@ from engine.cluster.routing import BackendRequest, Lane
 from engine.cluster.scripts import ScriptCall, Word, WriteOrigin, checked, count_and_entries, stream_keys
 from engine.cluster.wire import Words
 from engine.cluster.words import by_script, numbered, sends
-from engine.commands import AppendDurable, CreateDurable, DescribeDurable, DescribeEdges, ForkPoint
+from engine.commands.durable_commands import AppendDurable, CreateDurable, DescribeDurable, ForkPoint
+from engine.commands.weir_commands import DescribeEdges
 from engine.parts.durable import kind_of
 from engine.replies import DurableAppended, DurableCreated, DurableInfo, Edges, Gap
 

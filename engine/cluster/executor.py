@@ -40,30 +40,12 @@ from engine.cluster.stream_waits import StreamWaits
 from engine.cluster.topology import Topology
 from engine.cluster.wakeups import Wakeups
 from engine.cluster.wire import ConnectionLostError, ServerError, Words, report
-from engine.commands import (
-    AddEach,
-    AddScheduled,
-    AppendDurable,
-    BlockingCommand,
-    CancelSchedule,
-    Close,
-    Command,
-    Copy,
-    CreateDurable,
-    Cursor,
-    Delete,
-    Exists,
-    FireSchedule,
-    GiveBack,
-    Publish,
-    Rename,
-    SetSchedule,
-    StreamCommand,
-    Undo,
-    XAdd,
-    XReadGroup,
-)
+from engine.commands.base import BlockingCommand, Command, StreamCommand
 from engine.commands.dead_letters import EXPIRED
+from engine.commands.durable_commands import AppendDurable, CreateDurable
+from engine.commands.schedule_commands import AddScheduled, CancelSchedule, FireSchedule, SetSchedule
+from engine.commands.types import Copy, Cursor, Delete, Exists, Rename, XAdd, XReadGroup
+from engine.commands.weir_commands import AddEach, Close, GiveBack, Publish, Undo
 from engine.errors import EngineError
 from engine.memory import Memory
 from engine.protocol import Call, How, unexpected

@@ -33,29 +33,9 @@ from engine.cluster.routing import BackendRequest, Lane
 from engine.cluster.scripts import WriteOrigin
 from engine.cluster.wire import Words
 from engine.cluster.words import METADATA_KEY, by_script, sends
-from engine.commands import (
-    AppendBatches,
-    AppendDurable,
-    Command,
-    ConfigGet,
-    Cursor,
-    DbSize,
-    Delete,
-    DescribeEdges,
-    EndWait,
-    Exists,
-    FindDeadLetters,
-    FindGroup,
-    GiveBack,
-    ListMetadata,
-    ListStreams,
-    MeasureStreams,
-    Plan,
-    Redrive,
-    StreamInfos,
-    XRead,
-    XReadGroup,
-)
+from engine.commands import types, weir_commands
+from engine.commands.base import Command
+from engine.commands.durable_commands import AppendBatches, AppendDurable
 from engine.commands.managing import INFOS_BYTES_MAX
 from engine.commands.reading import Budget, goes_on_after
 from engine.errors import EngineError
@@ -107,20 +87,22 @@ class Found(NamedTuple):
     closed: tuple[int, StreamEnd] | None = None
 
 
-def read_request(command: XRead, place: int) -> BackendRequest:
+def read_request(command: types.XRead, place: int) -> BackendRequest:
     """XREAD of one of its streams. Reply: `Found`."""
     stream, cursor = command.streams[place]
     known = None if command.known is None else command.known[place]
     most = command.count_of_one
     count = _COUNT if most is None else most
     given = cursor if isinstance(cursor, int) and cursor > 0 else None
-    described = scripts.describe_edges(DescribeEdges(stream=stream), token_hex(8), given, count + 1)
+    described = scripts.describe_edges(
+        weir_commands.DescribeEdges(stream=stream), token_hex(8), given, count + 1
+    )
     look = by_script(stream, described, Lane.READ)
     between: list[Words] = []
     if isinstance(cursor, int) and cursor < ids.ID_MAX:
         # One more says whether there are more.
         between = [("XRANGE", stream, ids.format(cursor + 1), "+", "COUNT", count + 1)]
-    elif cursor is Cursor.LAST_ENTRY:
+    elif cursor is types.Cursor.LAST_ENTRY:
         between = [("XREVRANGE", stream, "+", "-", "COUNT", 1)]
 
     def decode(results: Sequence[Any]) -> Found:
@@ -134,7 +116,7 @@ def read_request(command: XRead, place: int) -> BackendRequest:
         run = replies.entries_of(rows, count, command.bytes_of_all) if rows else Entries()
         if isinstance(cursor, int):
             after = cursor
-        elif cursor is Cursor.LAST_ENTRY:
+        elif cursor is types.Cursor.LAST_ENTRY:
             after = max(0, run.last - 1)
         else:
             after = 0 if edges is None else edges.last_id
@@ -152,7 +134,7 @@ def read_request(command: XRead, place: int) -> BackendRequest:
         gap = Gap(after, edges.first_id, None) if 0 < after < edges.removed_upto else None
         if is_lost:
             gap = Gap(after, run.first, None, "failover")
-        reported = None if cursor is Cursor.LAST_ENTRY else gap
+        reported = None if cursor is types.Cursor.LAST_ENTRY else gap
         return Found(after, StreamEntries(stream, run, after, reported), generation, closed)
 
     return msgspec.structs.replace(look, commands=[*look.commands, *between], decode=decode)
@@ -170,7 +152,7 @@ def _rest_of(stream: str, edges: Edges, cursor: int) -> StreamEntries | None:
     return StreamEntries(stream, Entries(), cursor, Gap(cursor, edges.first_id, None, None, edges.last_id))
 
 
-def streams_read(command: XRead, each: Sequence[Found]) -> StreamsRead:
+def streams_read(command: types.XRead, each: Sequence[Found]) -> StreamsRead:
     """The reply of all its streams, which share what one read gives: the first ones have it."""
     room = Budget(command.bytes_of_all, maxsize, command.count_total)
     given: list[StreamEntries] = []
@@ -209,8 +191,8 @@ def _within(room: Budget, read: StreamEntries) -> StreamEntries | None:
     return msgspec.structs.replace(read, entries=cut)
 
 
-@sends(XRead)
-def _one_read(command: XRead, _: WriteOrigin) -> BackendRequest:
+@sends(types.XRead)
+def _one_read(command: types.XRead, _: WriteOrigin) -> BackendRequest:
     """XREAD of one stream is one request."""
     request = read_request(command, 0)
 
@@ -220,8 +202,8 @@ def _one_read(command: XRead, _: WriteOrigin) -> BackendRequest:
     return msgspec.structs.replace(request, decode=decode)
 
 
-@sends(XReadGroup)
-def _one_group_read(command: XReadGroup, _: WriteOrigin) -> BackendRequest:
+@sends(types.XReadGroup)
+def _one_group_read(command: types.XReadGroup, _: WriteOrigin) -> BackendRequest:
     """So is XREADGROUP."""
     return by_script(command.streams[0][0], read_group(command), Lane.GROUP)
 
@@ -252,7 +234,7 @@ _GATHERERS: Final[dict[type[Command], Gather]] = {}
 
 def gatherer(command: Command) -> Gather | None:
     """What runs the command, None where one request does."""
-    if isinstance(command, XRead | XReadGroup) and len(command.streams) == 1:
+    if isinstance(command, types.XRead | types.XReadGroup) and len(command.streams) == 1:
         return None
     return _GATHERERS.get(type(command))
 
@@ -299,14 +281,14 @@ def _worst(refused: Sequence[BaseException]) -> BaseException:
 # --- reading
 
 
-@gathers(XRead)
-async def _read(backend: Backend, command: XRead) -> Reply:
+@gathers(types.XRead)
+async def _read(backend: Backend, command: types.XRead) -> Reply:
     requests = [read_request(command, place) for place in range(len(command.streams))]
     return streams_read(command, _all(await _each(backend, requests)))
 
 
-@gathers(XReadGroup)
-async def _read_group(backend: Backend, command: XReadGroup) -> Reply:
+@gathers(types.XReadGroup)
+async def _read_group(backend: Backend, command: types.XReadGroup) -> Reply:
     """No stream is read where one lacks the group.
 
     A read may still be refused: the group was removed meanwhile, or a server was lost. Then what the other
@@ -333,7 +315,7 @@ async def _read_group(backend: Backend, command: XReadGroup) -> Reply:
     return group_read(results)
 
 
-async def _read_in_order(backend: Backend, command: XReadGroup) -> Reply:
+async def _read_in_order(backend: Backend, command: types.XReadGroup) -> Reply:
     """One stream after the other, since what a group's read gives is delivered: each gets what is left."""
     given: list[GroupFound] = []
     unfinished: list[str] = []
@@ -357,7 +339,7 @@ async def _read_in_order(backend: Backend, command: XReadGroup) -> Reply:
     return msgspec.structs.replace(read, unfinished=[*read.unfinished, *unfinished])
 
 
-def _left_of(command: XReadGroup, given: StreamDeliveries) -> XReadGroup:
+def _left_of(command: types.XReadGroup, given: StreamDeliveries) -> types.XReadGroup:
     """The read of the other streams; a total of 0 where one is used up."""
     size = sum(len(entry.text or b"") for entry in given.entries)
     return msgspec.structs.replace(
@@ -368,11 +350,11 @@ def _left_of(command: XReadGroup, given: StreamDeliveries) -> XReadGroup:
 
 
 async def _undo(
-    backend: Backend, command: XReadGroup, found: Sequence[GroupFound], refusal: BaseException
+    backend: Backend, command: types.XReadGroup, found: Sequence[GroupFound], refusal: BaseException
 ) -> BaseException:
     """Give back what the other streams of a read that is refused have delivered; the refusal of all."""
     commands = [
-        GiveBack(
+        weir_commands.GiveBack(
             stream=deliveries.stream,
             group=command.group,
             consumer=command.consumer,
@@ -388,8 +370,8 @@ async def _undo(
     return refusal if is_whole or not isinstance(refusal, EngineError) else in_part(refusal)
 
 
-@gathers(FindGroup)
-async def _find_group(backend: Backend, command: FindGroup) -> Reply:
+@gathers(types.FindGroup)
+async def _find_group(backend: Backend, command: types.FindGroup) -> Reply:
     looks = [group_words.list_groups(stream) for stream in command.streams]
     presences: list[Presence] = []
     for rows in await _each(backend, looks):
@@ -402,13 +384,13 @@ async def _find_group(backend: Backend, command: FindGroup) -> Reply:
     return presences
 
 
-@gathers(FindDeadLetters)
-async def _find_dead_letters(backend: Backend, command: FindDeadLetters) -> Reply:
+@gathers(weir_commands.FindDeadLetters)
+async def _find_dead_letters(backend: Backend, command: weir_commands.FindDeadLetters) -> Reply:
     return await redrive.find(backend.run_request, command)
 
 
-@gathers(Redrive)
-async def _redrive(backend: Backend, command: Redrive) -> Reply:
+@gathers(weir_commands.Redrive)
+async def _redrive(backend: Backend, command: weir_commands.Redrive) -> Reply:
     return await redrive.redrive(backend.run_request, command)
 
 
@@ -426,23 +408,23 @@ async def _append_batches(backend: Backend, command: AppendBatches) -> Reply:
     return BatchesAppended([None if isinstance(reply, EngineError) else reply for reply in replies])
 
 
-@gathers(Exists)
-async def _exists(backend: Backend, command: Exists) -> Reply:
+@gathers(types.Exists)
+async def _exists(backend: Backend, command: types.Exists) -> Reply:
     counts = _all(
-        await _each(backend, [words.only_request(Exists(streams=[name])) for name in command.streams])
+        await _each(backend, [words.only_request(types.Exists(streams=[name])) for name in command.streams])
     )
     return len([count for count in counts if count])
 
 
-@gathers(Delete)
-async def _delete(backend: Backend, command: Delete) -> Reply:
+@gathers(types.Delete)
+async def _delete(backend: Backend, command: types.Delete) -> Reply:
     """Of several slots: each stream by itself."""
     each = [msgspec.structs.replace(command, streams=[name]) for name in dict.fromkeys(command.streams)]
     return words.sum_deleted(_all_done(await _each(backend, [words.only_request(one) for one in each])))
 
 
-@gathers(Plan)
-async def _plan(backend: Backend, command: Plan) -> Reply:
+@gathers(weir_commands.Plan)
+async def _plan(backend: Backend, command: weir_commands.Plan) -> Reply:
     async def run_each(requests: Sequence[BackendRequest]) -> Sequence[StreamPlan | None]:
         return _all(await _each(backend, requests))
 
@@ -480,8 +462,8 @@ async def _page(
     return page, None
 
 
-@gathers(ListStreams)
-async def _list(backend: Backend, command: ListStreams) -> Reply:
+@gathers(types.ListStreams)
+async def _list(backend: Backend, command: types.ListStreams) -> Reply:
     if command.at is None:
         return Listing(*await _page(backend, command.prefix, command.after, command.limit))
     names, _ = await _page(backend, command.prefix, None, None)
@@ -489,14 +471,14 @@ async def _list(backend: Backend, command: ListStreams) -> Reply:
     return Listing([*names[start:], *names[:start]][: command.limit])
 
 
-@gathers(DbSize)
-async def _db_size(backend: Backend, command: DbSize) -> Reply:
+@gathers(types.DbSize)
+async def _db_size(backend: Backend, command: types.DbSize) -> Reply:
     names, _ = await _page(backend, "", None, None)
     return len(names)
 
 
-@gathers(StreamInfos)
-async def _infos(backend: Backend, command: StreamInfos) -> Reply:
+@gathers(weir_commands.StreamInfos)
+async def _infos(backend: Backend, command: weir_commands.StreamInfos) -> Reply:
     page, following = await _page(backend, command.prefix, command.after, min(command.limit, _INFOS_MAX))
     rows: list[tuple[str, StreamInfo]] = []
     size = 0
@@ -518,8 +500,8 @@ def _is_gone(reply: object) -> bool:
     return isinstance(reply, EngineError) and reply.code in ("no_stream", "backend_forbidden")
 
 
-@gathers(MeasureStreams)
-async def _measure(backend: Backend, command: MeasureStreams) -> Reply:
+@gathers(weir_commands.MeasureStreams)
+async def _measure(backend: Backend, command: weir_commands.MeasureStreams) -> Reply:
     names = list(command.streams)
     infos = await _each(backend, [words.describe_stream(name, is_use=False) for name in names])
     groups = await _each(backend, [group_words.list_groups(name) for name in names])
@@ -539,8 +521,8 @@ async def _measure(backend: Backend, command: MeasureStreams) -> Reply:
 # --- beside the streams
 
 
-@gathers(ListMetadata)
-async def _list_metadata(backend: Backend, command: ListMetadata) -> Reply:
+@gathers(weir_commands.ListMetadata)
+async def _list_metadata(backend: Backend, command: weir_commands.ListMetadata) -> Reply:
     request = BackendRequest(
         stream=METADATA_KEY,
         commands=[("HGETALL", METADATA_KEY)],
@@ -551,13 +533,13 @@ async def _list_metadata(backend: Backend, command: ListMetadata) -> Reply:
     return MetadataPage(sorted(item for item in values.items() if item[0].startswith(command.prefix)))
 
 
-@gathers(EndWait)
-async def _end_wait(backend: Backend, command: EndWait) -> Reply:
+@gathers(weir_commands.EndWait)
+async def _end_wait(backend: Backend, command: weir_commands.EndWait) -> Reply:
     """Silence is counted by the server, from the consumer's last command."""
     return True
 
 
-@gathers(ConfigGet)
-async def _config_get(backend: Backend, command: ConfigGet) -> Reply:
+@gathers(types.ConfigGet)
+async def _config_get(backend: Backend, command: types.ConfigGet) -> Reply:
     """The server's settings are its own."""
     return NamedValues([])

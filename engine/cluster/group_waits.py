@@ -18,19 +18,11 @@ from typing import Final
 
 from engine import errors
 from engine.cluster.wakeups import Wakeups, Watch
-from engine.commands import (
-    Acknowledge,
-    Command,
-    DeadLetterEntries,
-    DeleteConsumer,
-    StreamCommand,
-    XAck,
-    XAckDel,
-    XGroupDelConsumer,
-    XReadGroup,
-)
+from engine.commands.base import Command, StreamCommand
 from engine.commands.group_reading import pauses_anew
 from engine.commands.reading import may_end
+from engine.commands.types import XAck, XAckDel, XGroupDelConsumer, XReadGroup
+from engine.commands.weir_commands import Acknowledge, DeadLetterEntries, DeleteConsumer
 from engine.errors import EngineError
 from engine.read_handle import taking_back
 from engine.replies import GroupRead

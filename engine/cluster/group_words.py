@@ -23,34 +23,8 @@ from engine.cluster.routing import BackendRequest, Lane
 from engine.cluster.scripts import WriteOrigin, delete_each
 from engine.cluster.wire import Word, Words
 from engine.cluster.words import by_script, is_ok, many, one, only_request, sends
-from engine.commands import (
-    Acknowledge,
-    Claim,
-    DeadLetterEntries,
-    DeleteConsumer,
-    DeleteGroup,
-    DescribeGroup,
-    EnsureGroup,
-    Extend,
-    GiveBack,
-    StreamCommand,
-    Undo,
-    UpdateGroup,
-    XAck,
-    XAckDel,
-    XAutoClaim,
-    XClaim,
-    XGroupCreate,
-    XGroupCreateConsumer,
-    XGroupDelConsumer,
-    XGroupDestroy,
-    XGroupSetId,
-    XInfoConsumers,
-    XInfoGroups,
-    XNack,
-    XPending,
-    XPendingRange,
-)
+from engine.commands import types, weir_commands
+from engine.commands.base import StreamCommand
 from engine.commands.dead_letters import EXPIRED, TOO_MANY
 from engine.commands.group_reading import DELIVERY_COUNT_MAX
 from engine.replies import AutoClaimed, Claimed, Delivered, GroupInfo, PendingList, Presence
@@ -72,31 +46,31 @@ def _entries_read(entries_read: int | None) -> tuple[Word, ...]:
     return () if entries_read is None else ("ENTRIESREAD", entries_read)
 
 
-@sends(XGroupCreate)
-def _create(command: XGroupCreate, _: WriteOrigin) -> BackendRequest:
+@sends(types.XGroupCreate)
+def _create(command: types.XGroupCreate, _: WriteOrigin) -> BackendRequest:
     made = by_script(command.stream, group_scripts.create_group(command, token_hex(8)))
     return msgspec.structs.replace(made, decode=is_ok)
 
 
-@sends(EnsureGroup)
-def _ensure(command: EnsureGroup, _: WriteOrigin) -> BackendRequest:
+@sends(weir_commands.EnsureGroup)
+def _ensure(command: weir_commands.EnsureGroup, _: WriteOrigin) -> BackendRequest:
     made = by_script(command.stream, group_scripts.create_group(command, token_hex(8)))
     return msgspec.structs.replace(made, decode=lambda results: results[0] == 1)
 
 
-@sends(UpdateGroup)
-def _update(command: UpdateGroup, _: WriteOrigin) -> BackendRequest:
+@sends(weir_commands.UpdateGroup)
+def _update(command: weir_commands.UpdateGroup, _: WriteOrigin) -> BackendRequest:
     return by_script(command.stream, group_scripts.update_group(command))
 
 
-@sends(XGroupSetId)
-def _set_id(command: XGroupSetId, _: WriteOrigin) -> BackendRequest:
+@sends(types.XGroupSetId)
+def _set_id(command: types.XGroupSetId, _: WriteOrigin) -> BackendRequest:
     words = ("XGROUP", "SETID", command.stream, command.group, group_scripts.start_word(command.start))
     return one(command, (*words, *_entries_read(command.entries_read)), is_ok)
 
 
-@sends(XGroupDestroy)
-def _destroy(command: XGroupDestroy, _: WriteOrigin) -> BackendRequest:
+@sends(types.XGroupDestroy)
+def _destroy(command: types.XGroupDestroy, _: WriteOrigin) -> BackendRequest:
     words = ("XGROUP", "DESTROY", command.stream, command.group)
     return many(command, [words, _forget_policy(command.stream, command.group)], lambda results: results[0])
 
@@ -105,9 +79,9 @@ def _forget_policy(stream: str, group: str) -> Words:
     return ("HDEL", auxiliary_key(stream, "m"), *policy_fields(group))
 
 
-@sends(DescribeGroup)
-def _describe(command: DescribeGroup, _: WriteOrigin) -> BackendRequest:
-    look = only_request(XInfoGroups(stream=command.stream))
+@sends(weir_commands.DescribeGroup)
+def _describe(command: weir_commands.DescribeGroup, _: WriteOrigin) -> BackendRequest:
+    look = only_request(types.XInfoGroups(stream=command.stream))
 
     def decode(results: Sequence[Any]) -> GroupInfo:
         rows: Sequence[GroupInfo] = look.decode(results)
@@ -120,8 +94,8 @@ def _describe(command: DescribeGroup, _: WriteOrigin) -> BackendRequest:
     return msgspec.structs.replace(look, decode=decode, instead={"ERR no such key": missing})
 
 
-@sends(DeleteGroup)
-def _delete_group(command: DeleteGroup, _: WriteOrigin) -> BackendRequest:
+@sends(weir_commands.DeleteGroup)
+def _delete_group(command: weir_commands.DeleteGroup, _: WriteOrigin) -> BackendRequest:
     def decode(held: int) -> bool:
         if held == _NO_STREAM:
             raise errors.key_required(command.stream)
@@ -150,11 +124,11 @@ return -1
 def list_groups(stream: str) -> BackendRequest:
     """XINFO GROUPS, where nothing is wanted of the numbers of consumers: these count Weir's own."""
     commands: list[Words] = [("XINFO", "GROUPS", stream), ("HGETALL", auxiliary_key(stream, "m"))]
-    return many(XInfoGroups(stream=stream), commands, lambda results: replies.group_infos(*results))
+    return many(types.XInfoGroups(stream=stream), commands, lambda results: replies.group_infos(*results))
 
 
-@sends(XInfoGroups)
-def _groups(command: XInfoGroups, _: WriteOrigin) -> BackendRequest:
+@sends(types.XInfoGroups)
+def _groups(command: types.XInfoGroups, _: WriteOrigin) -> BackendRequest:
     look = list_groups(command.stream)
     commands = [*look.commands, ("EVAL", _COUNT_HIDDEN, 1, command.stream)]
     return msgspec.structs.replace(
@@ -194,23 +168,23 @@ def presence(rows: Sequence[GroupInfo], group: str) -> Presence:
 # --- consumers
 
 
-@sends(XGroupCreateConsumer)
-def _create_consumer(command: XGroupCreateConsumer, _: WriteOrigin) -> BackendRequest:
+@sends(types.XGroupCreateConsumer)
+def _create_consumer(command: types.XGroupCreateConsumer, _: WriteOrigin) -> BackendRequest:
     return one(command, ("XGROUP", "CREATECONSUMER", command.stream, command.group, command.consumer))
 
 
-@sends(XGroupDelConsumer)
-def _del_consumer(command: XGroupDelConsumer, _: WriteOrigin) -> BackendRequest:
+@sends(types.XGroupDelConsumer)
+def _del_consumer(command: types.XGroupDelConsumer, _: WriteOrigin) -> BackendRequest:
     return one(command, ("XGROUP", "DELCONSUMER", command.stream, command.group, command.consumer))
 
 
-@sends(XInfoConsumers)
-def _consumers(command: XInfoConsumers, _: WriteOrigin) -> BackendRequest:
+@sends(types.XInfoConsumers)
+def _consumers(command: types.XInfoConsumers, _: WriteOrigin) -> BackendRequest:
     return one(command, ("XINFO", "CONSUMERS", command.stream, command.group), replies.consumer_infos)
 
 
-@sends(DeleteConsumer)
-def _delete_consumer(command: DeleteConsumer, _: WriteOrigin) -> BackendRequest:
+@sends(weir_commands.DeleteConsumer)
+def _delete_consumer(command: weir_commands.DeleteConsumer, _: WriteOrigin) -> BackendRequest:
     def decode(reply: Sequence[Any]) -> int:
         what, held = reply
         if what == b"none":
@@ -247,57 +221,57 @@ return { 'done', held }
 # --- acknowledging and releasing
 
 
-@sends(XAck)
-def _ack(command: XAck, _: WriteOrigin) -> BackendRequest:
+@sends(types.XAck)
+def _ack(command: types.XAck, _: WriteOrigin) -> BackendRequest:
     return one(command, ("XACK", command.stream, command.group, *map(ids.format, command.ids)))
 
 
-@sends(Acknowledge)
-def _acknowledge(command: Acknowledge, _: WriteOrigin) -> BackendRequest:
+@sends(weir_commands.Acknowledge)
+def _acknowledge(command: weir_commands.Acknowledge, _: WriteOrigin) -> BackendRequest:
     return by_script(command.stream, group_scripts.acknowledge(command))
 
 
-@sends(XAckDel)
-def _ackdel(command: XAckDel, _: WriteOrigin) -> BackendRequest:
+@sends(types.XAckDel)
+def _ackdel(command: types.XAckDel, _: WriteOrigin) -> BackendRequest:
     held_by = command.group, command.consumer or ""
     return by_script(command.stream, delete_each(command.stream, command.refs, command.ids, *held_by))
 
 
-@sends(XNack)
-def _nack(command: XNack, _: WriteOrigin) -> BackendRequest:
+@sends(types.XNack)
+def _nack(command: types.XNack, _: WriteOrigin) -> BackendRequest:
     return by_script(command.stream, group_scripts.give_back_later(command))
 
 
-@sends(GiveBack)
-def _give_back(command: GiveBack, _: WriteOrigin) -> BackendRequest:
+@sends(weir_commands.GiveBack)
+def _give_back(command: weir_commands.GiveBack, _: WriteOrigin) -> BackendRequest:
     return by_script(command.stream, group_scripts.give_back(command))
 
 
-@sends(Undo)
-def _undo(command: Undo, _: WriteOrigin) -> BackendRequest:
+@sends(weir_commands.Undo)
+def _undo(command: weir_commands.Undo, _: WriteOrigin) -> BackendRequest:
     return by_script(command.stream, group_scripts.undo(command), Lane.GROUP)
 
 
-@sends(Extend)
-def _extend(command: Extend, _: WriteOrigin) -> BackendRequest:
+@sends(weir_commands.Extend)
+def _extend(command: weir_commands.Extend, _: WriteOrigin) -> BackendRequest:
     return by_script(command.stream, group_scripts.extend(command))
 
 
-@sends(DeadLetterEntries)
-def _dead_letter(command: DeadLetterEntries, _: WriteOrigin) -> BackendRequest:
+@sends(weir_commands.DeadLetterEntries)
+def _dead_letter(command: weir_commands.DeadLetterEntries, _: WriteOrigin) -> BackendRequest:
     return by_script(command.stream, group_scripts.look_at_pending(command))
 
 
 # --- pending entries
 
 
-@sends(XPending)
-def _pending(command: XPending, _: WriteOrigin) -> BackendRequest:
+@sends(types.XPending)
+def _pending(command: types.XPending, _: WriteOrigin) -> BackendRequest:
     return one(command, ("XPENDING", command.stream, command.group), replies.pending_summary)
 
 
-@sends(XPendingRange)
-def _pending_range(command: XPendingRange, _: WriteOrigin) -> BackendRequest:
+@sends(types.XPendingRange)
+def _pending_range(command: types.XPendingRange, _: WriteOrigin) -> BackendRequest:
     count = max(0, command.count)
     idle: tuple[Word, ...] = ("IDLE", command.min_idle_ms) if command.min_idle_ms else ()
     consumer = () if command.consumer is None else (command.consumer,)
@@ -328,8 +302,8 @@ def _by_id(rows: Sequence[Any]) -> dict[int, BackendPending]:
     return {replies.parse(row[0]): BackendPending(owner_of(row[1]), row[2], row[3]) for row in rows}
 
 
-@sends(XClaim)
-def _claim(command: XClaim, _: WriteOrigin) -> BackendRequest:
+@sends(types.XClaim)
+def _claim(command: types.XClaim, _: WriteOrigin) -> BackendRequest:
     claim, wanted = command.claim, command.claim.ids
     words = ("XCLAIM", command.stream, command.group, command.consumer, claim.min_idle_ms)
     claiming = (*words, *map(ids.format, wanted), *_claim_options(claim))
@@ -347,14 +321,14 @@ def _claim(command: XClaim, _: WriteOrigin) -> BackendRequest:
     return many(command, [*looks, claiming, *looks, *_policy_words(command)], decode)
 
 
-def _policy_words(command: XClaim | XAutoClaim) -> list[Words]:
+def _policy_words(command: types.XClaim | types.XAutoClaim) -> list[Words]:
     """What `_part` is given last."""
     kept: Words = ("HMGET", auxiliary_key(command.stream, "m"), "g", *policy_fields(command.group))
     return [kept, ("TIME",)]
 
 
 def _part(
-    command: XClaim | XAutoClaim,
+    command: types.XClaim | types.XAutoClaim,
     given: Sequence[Delivered],
     before: Mapping[int, BackendPending],
     kept: Sequence[bytes | None],
@@ -392,7 +366,7 @@ def _dying_or(reply: R, dying: Dying | None) -> R | Dying:
     return reply if dying is None else msgspec.structs.replace(dying, reply=reply)
 
 
-def _claim_options(claim: Claim) -> list[Word]:
+def _claim_options(claim: types.Claim) -> list[Word]:
     options: list[Word] = []
     for word, value in (("IDLE", claim.idle_ms), ("TIME", claim.time_ms), ("RETRYCOUNT", claim.retry_count)):
         options += [] if value is None else [word, value]
@@ -401,8 +375,8 @@ def _claim_options(claim: Claim) -> list[Word]:
     return options + ([] if claim.last_id is None else ["LASTID", ids.format(claim.last_id)])
 
 
-@sends(XAutoClaim)
-def _auto_claim(command: XAutoClaim, _: WriteOrigin) -> BackendRequest:
+@sends(types.XAutoClaim)
+def _auto_claim(command: types.XAutoClaim, _: WriteOrigin) -> BackendRequest:
     arguments = (
         command.group,
         command.consumer,

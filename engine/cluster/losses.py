@@ -11,7 +11,8 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from engine.commands import Command, XRead
+from engine.commands.base import Command
+from engine.commands.types import XRead
 from engine.replies import StreamsRead
 
 # Streams that are kept, about 200 bytes each: the ones read last.

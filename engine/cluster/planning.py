@@ -13,7 +13,7 @@ from engine.cluster.refusals import not_supported
 from engine.cluster.routing import BackendRequest, Lane
 from engine.cluster.scripts import ScriptCall, Word, script, stream_keys
 from engine.cluster.words import by_script
-from engine.commands import Plan
+from engine.commands.weir_commands import Plan
 from engine.replies import Planned, StreamPlan
 
 RunEach = Callable[[Sequence[BackendRequest]], Awaitable[Sequence[StreamPlan | None]]]

@@ -13,18 +13,10 @@ from engine.cluster import scripts, words
 from engine.cluster.keys import auxiliary_key
 from engine.cluster.routing import BackendRequest, Lane
 from engine.cluster.stored import text_of
-from engine.commands import (
-    DescribeEdges,
-    DescribeGroup,
-    FindDeadLetters,
-    IdempotencyKey,
-    Redrive,
-    XAdd,
-    XDel,
-    XRange,
-    redriving,
-)
+from engine.commands import redriving
 from engine.commands.redriving import copy_of, is_of, is_wanted, parse
+from engine.commands.types import IdempotencyKey, XAdd, XDel, XRange
+from engine.commands.weir_commands import DescribeEdges, DescribeGroup, FindDeadLetters, Redrive
 from engine.entries import id_of, texts
 from engine.replies import Added, DeadLettersFound, Edges, Entries, Redriven
 

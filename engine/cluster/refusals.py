@@ -12,18 +12,9 @@ from typing import Final
 
 from engine import errors
 from engine.cluster.wire import ConnectionLostError, ServerError
-from engine.commands import (
-    Command,
-    ConfigSet,
-    FlushAll,
-    PutMetadata,
-    StreamCommand,
-    Unchanged,
-    Watch,
-    XCfgSet,
-    XIdmpRecord,
-    XReadGroup,
-)
+from engine.commands.base import Command, StreamCommand
+from engine.commands.types import ConfigSet, FlushAll, XCfgSet, XIdmpRecord, XReadGroup
+from engine.commands.weir_commands import PutMetadata, Unchanged, Watch
 from engine.errors import EngineError
 from engine.protocol import Call
 

@@ -11,7 +11,8 @@ So several gateways may add more than there is room for, until the next round ha
 
 from collections.abc import Collection, Hashable
 
-from engine.commands import AddScheduled, CancelSchedule, Command, SetSchedule
+from engine.commands.base import Command
+from engine.commands.schedule_commands import AddScheduled, CancelSchedule, SetSchedule
 from engine.errors import EngineError
 from engine.keyspace import CAPS_DEFAULT
 from engine.replies import AddedScheduled, Dropped, Reply, ScheduleSet

@@ -35,17 +35,9 @@ from engine.cluster.scripts import (
 )
 from engine.cluster.stored import body_of, words_of
 from engine.cluster.words import by_script, check_add, numbered, sends
-from engine.commands import (
-    AddScheduled,
-    CancelSchedule,
-    DescribeSchedule,
-    FireSchedule,
-    ListSchedules,
-    NewSchedule,
-    SetSchedule,
-    XAdd,
-)
+from engine.commands import schedule_commands
 from engine.commands.scheduling import PAGE_BYTES_MAX, PAGE_MAX, check_later, check_name
+from engine.commands.types import XAdd
 from engine.errors import EngineError
 from engine.keyspace import CAPS_DEFAULT
 from engine.recurrence import Rule, rule_of
@@ -63,8 +55,8 @@ _TURN_S: Final = 0.005
 # --- setting
 
 
-@sends(SetSchedule)
-def _set(command: SetSchedule, origin: WriteOrigin) -> BackendRequest:
+@sends(schedule_commands.SetSchedule)
+def _set(command: schedule_commands.SetSchedule, origin: WriteOrigin) -> BackendRequest:
     stream, wanted = command.stream, command.schedule
     rule, entry = wanted.rule, words_of(wanted.body)
     when = _when(wanted, origin, recurring=command.recurring)
@@ -88,8 +80,8 @@ def _set(command: SetSchedule, origin: WriteOrigin) -> BackendRequest:
     return _write("set_schedule", stream, words, decode, origin)
 
 
-@sends(AddScheduled)
-def _add(command: AddScheduled, origin: WriteOrigin) -> BackendRequest:
+@sends(schedule_commands.AddScheduled)
+def _add(command: schedule_commands.AddScheduled, origin: WriteOrigin) -> BackendRequest:
     check_later(command.later)
     stream, add = command.stream, command.add or XAdd(stream=command.stream, bodies=())
     check_add(add)
@@ -124,10 +116,10 @@ def _add(command: AddScheduled, origin: WriteOrigin) -> BackendRequest:
     return _write("add_scheduled", stream, words, decode, origin, makes_room=only_cancels)
 
 
-@sends(CancelSchedule)
-def _cancel(command: CancelSchedule, origin: WriteOrigin) -> BackendRequest:
+@sends(schedule_commands.CancelSchedule)
+def _cancel(command: schedule_commands.CancelSchedule, origin: WriteOrigin) -> BackendRequest:
     stream, name = command.stream, command.name
-    cancel = AddScheduled(
+    cancel = schedule_commands.AddScheduled(
         stream=stream, cancel=name, cancel_required=True, mkstream=False, recurring=command.recurring
     )
     request = _add(cancel, origin)
@@ -144,7 +136,7 @@ def _cancel(command: CancelSchedule, origin: WriteOrigin) -> BackendRequest:
     return msgspec.structs.replace(request, decode=decode)
 
 
-def _when(wanted: NewSchedule, origin: WriteOrigin, *, recurring: bool) -> Word:
+def _when(wanted: schedule_commands.NewSchedule, origin: WriteOrigin, *, recurring: bool) -> Word:
     """When it is due first. What counts from now counts by the server's clock."""
     rule = wanted.rule
     if rule.recurs and not recurring:
@@ -178,8 +170,8 @@ def _write(
 # --- asking
 
 
-@sends(DescribeSchedule)
-def _describe(command: DescribeSchedule, _: WriteOrigin) -> BackendRequest:
+@sends(schedule_commands.DescribeSchedule)
+def _describe(command: schedule_commands.DescribeSchedule, _: WriteOrigin) -> BackendRequest:
     stream, name = command.stream, command.name
 
     def decode(page: SchedulePage) -> ScheduleInfo:
@@ -192,8 +184,8 @@ def _describe(command: DescribeSchedule, _: WriteOrigin) -> BackendRequest:
     return msgspec.structs.replace(page, decode=lambda results: decode(page.decode(results)))
 
 
-@sends(ListSchedules)
-def _list(command: ListSchedules, _: WriteOrigin) -> BackendRequest:
+@sends(schedule_commands.ListSchedules)
+def _list(command: schedule_commands.ListSchedules, _: WriteOrigin) -> BackendRequest:
     after_ms, after = command.after
     bounds: list[Word] = ["time", after_ms, after, "" if command.before_ms is None else command.before_ms]
     if command.by_name:
@@ -231,8 +223,8 @@ def _left(word: bytes) -> int | None:
 # --- firing
 
 
-@sends(FireSchedule)
-def _fire(command: FireSchedule, origin: WriteOrigin) -> BackendRequest:
+@sends(schedule_commands.FireSchedule)
+def _fire(command: schedule_commands.FireSchedule, origin: WriteOrigin) -> BackendRequest:
     words: list[Word] = [*origin_words(origin), command.name, int(command.recurring)]
 
     def decode(reply: Any) -> Added:  # noqa: ANN401 - as the server sent it

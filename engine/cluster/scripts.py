@@ -19,22 +19,8 @@ from engine import errors, ids
 from engine.cluster.ends import end_from
 from engine.cluster.keys import auxiliary_key, slot_key, slot_of
 from engine.cluster.stored import META_FIELD, words_of
-from engine.commands import (
-    AddEach,
-    AutoSequence,
-    Close,
-    DescribeEdges,
-    IdempotencyKey,
-    NewId,
-    NewLifetime,
-    Publish,
-    Trim,
-    XAdd,
-    XDel,
-    XSetId,
-    XTrim,
-)
-from engine.commands.types import Refs
+from engine.commands.types import AutoSequence, IdempotencyKey, NewId, Refs, Trim, XAdd, XDel, XSetId, XTrim
+from engine.commands.weir_commands import AddEach, Close, DescribeEdges, NewLifetime, Publish
 from engine.dedup import EPOCH_BYTES_MAX, EPOCH_CHUNKS_MAX
 from engine.entries import is_json
 from engine.errors import EngineError

@@ -11,8 +11,9 @@ import msgspec
 
 from engine import errors
 from engine.cluster.wakeups import Wakeups
-from engine.commands import BlockingCommand, XRead, XReadGroup
+from engine.commands.base import BlockingCommand
 from engine.commands.reading import may_end
+from engine.commands.types import XRead, XReadGroup
 from engine.replies import GroupRead, Planned, Reply, StreamsRead
 
 # Runs a read that does not wait. Raises EngineError.

@@ -27,39 +27,8 @@ from engine.cluster.refusals import not_supported
 from engine.cluster.routing import BackendRequest, Decode, Lane
 from engine.cluster.scripts import ScriptCall, WriteOrigin
 from engine.cluster.wire import Word, Words
-from engine.commands import (
-    AddEach,
-    Close,
-    Command,
-    Copy,
-    Delete,
-    DescribeArchived,
-    DescribeEdges,
-    DescribeUse,
-    EnsureStream,
-    Exists,
-    Expire,
-    ExpireCondition,
-    Persist,
-    Publish,
-    PutMetadata,
-    Refs,
-    Rename,
-    StreamCommand,
-    TimeToLive,
-    Trim,
-    Type,
-    UpdateStream,
-    XAdd,
-    XDel,
-    XDelEx,
-    XInfoStream,
-    XInfoStreamFull,
-    XLen,
-    XRange,
-    XSetId,
-    XTrim,
-)
+from engine.commands import types, weir_commands
+from engine.commands.base import Command, StreamCommand
 from engine.commands.closing import check_reason
 from engine.commands.expiring import TIME_MS_MAX
 from engine.replies import Archived, Dropped, Entries, StreamDetail, StreamInfo, StreamUse
@@ -123,8 +92,8 @@ def is_ok(_: object) -> bool:
 # --- adding
 
 
-@sends(XAdd)
-def _xadd(command: XAdd, origin: WriteOrigin) -> BackendRequest:
+@sends(types.XAdd)
+def _xadd(command: types.XAdd, origin: WriteOrigin) -> BackendRequest:
     check_add(command)
     return _adding(command.stream, lambda of: scripts.add(command, of), origin)
 
@@ -140,7 +109,7 @@ def _adding(stream: str, make: Callable[[WriteOrigin], ScriptCall], origin: Writ
     return msgspec.structs.replace(request, lighter=lighter, may_name_one=True)
 
 
-def check_add(command: XAdd) -> None:
+def check_add(command: types.XAdd) -> None:
     """Raise what no script does."""
     if command.producer_key is not None:
         raise not_supported("an idempotent producer (IDMP)", "no XADD IDMP")
@@ -148,18 +117,18 @@ def check_add(command: XAdd) -> None:
         _check_refs(command.trim)
 
 
-@sends(Close)
-def _close(command: Close, origin: WriteOrigin) -> BackendRequest:
+@sends(weir_commands.Close)
+def _close(command: weir_commands.Close, origin: WriteOrigin) -> BackendRequest:
     check_reason(command.reason)
     return numbered(by_script(command.stream, scripts.close(command, origin)), origin)
 
 
-@sends(AddEach)
-def _add_each(command: AddEach, origin: WriteOrigin) -> BackendRequest:
+@sends(weir_commands.AddEach)
+def _add_each(command: weir_commands.AddEach, origin: WriteOrigin) -> BackendRequest:
     return _adding(command.stream, lambda of: scripts.add_each(command, of), origin)
 
 
-def publish(command: Publish, origin: WriteOrigin, *, has_slots: bool) -> BackendRequest:
+def publish(command: weir_commands.Publish, origin: WriteOrigin, *, has_slots: bool) -> BackendRequest:
     """Publish over several streams, which need one slot where a backend `has_slots`. Raises EngineError."""
     first = command.parts[0].stream
     return _adding(first, lambda of: scripts.publish(command, of, has_slots=has_slots), origin)
@@ -209,8 +178,8 @@ def join(requests: Sequence[BackendRequest]) -> BackendRequest:
 # --- beside the streams
 
 
-@sends(PutMetadata)
-def _put_metadata(command: PutMetadata, _: WriteOrigin) -> BackendRequest:
+@sends(weir_commands.PutMetadata)
+def _put_metadata(command: weir_commands.PutMetadata, _: WriteOrigin) -> BackendRequest:
     change: Words = (
         ("HSET", METADATA_KEY, command.name, command.value)
         if command.value
@@ -245,38 +214,38 @@ def may_read(stream: str) -> BackendRequest:
 # --- removing
 
 
-def _check_refs(trim: Trim) -> None:
-    if trim.refs is not Refs.KEEP:
+def _check_refs(trim: types.Trim) -> None:
+    if trim.refs is not types.Refs.KEEP:
         remedy = "give the stream the retention keep_unacknowledged, or delete by references"
         raise not_supported("trimming by references", f"the server would look at each entry: {remedy}")
 
 
-@sends(XTrim)
-def _xtrim(command: XTrim, _: WriteOrigin) -> BackendRequest:
+@sends(types.XTrim)
+def _xtrim(command: types.XTrim, _: WriteOrigin) -> BackendRequest:
     _check_refs(command.trim)
     return by_script(command.stream, scripts.trim(command))
 
 
-@sends(XDel)
-def _xdel(command: XDel, _: WriteOrigin) -> BackendRequest:
+@sends(types.XDel)
+def _xdel(command: types.XDel, _: WriteOrigin) -> BackendRequest:
     return by_script(command.stream, scripts.delete_entries(command))
 
 
-@sends(XDelEx)
-def _xdelex(command: XDelEx, _: WriteOrigin) -> BackendRequest:
+@sends(types.XDelEx)
+def _xdelex(command: types.XDelEx, _: WriteOrigin) -> BackendRequest:
     return by_script(command.stream, scripts.delete_each(command.stream, command.refs, command.ids))
 
 
 # --- reading
 
 
-@sends(XLen)
-def _xlen(command: XLen, _: WriteOrigin) -> BackendRequest:
+@sends(types.XLen)
+def _xlen(command: types.XLen, _: WriteOrigin) -> BackendRequest:
     return one(command, ("XLEN", command.stream))
 
 
-@sends(XRange)
-def _xrange(command: XRange, _: WriteOrigin) -> BackendRequest:
+@sends(types.XRange)
+def _xrange(command: types.XRange, _: WriteOrigin) -> BackendRequest:
     start, end = ids.format(command.start), ids.format(command.end)
     between = (
         ("XREVRANGE", command.stream, end, start)
@@ -306,8 +275,8 @@ def _xrange(command: XRange, _: WriteOrigin) -> BackendRequest:
     return msgspec.structs.replace(look, commands=[*look.commands, [*between, *bound]], decode=decode_both)
 
 
-@sends(DescribeEdges)
-def edges(command: DescribeEdges, _: WriteOrigin) -> BackendRequest:
+@sends(weir_commands.DescribeEdges)
+def edges(command: weir_commands.DescribeEdges, _: WriteOrigin) -> BackendRequest:
     """Where the stream begins and ends."""
     return by_script(command.stream, scripts.describe_edges(command, token_hex(8)), Lane.READ)
 
@@ -324,14 +293,14 @@ def _beside(name: str) -> list[Words]:
     ]
 
 
-@sends(XInfoStream)
-def _xinfo_stream(command: XInfoStream, _: WriteOrigin) -> BackendRequest:
+@sends(types.XInfoStream)
+def _xinfo_stream(command: types.XInfoStream, _: WriteOrigin) -> BackendRequest:
     return describe_stream(command.stream, is_use=True)
 
 
 def describe_stream(name: str, *, is_use: bool) -> BackendRequest:
     """XINFO STREAM; a list of streams `is_use` of none."""
-    call = scripts.describe_edges(DescribeEdges(stream=name), token_hex(8), is_use=is_use)
+    call = scripts.describe_edges(weir_commands.DescribeEdges(stream=name), token_hex(8), is_use=is_use)
     look = by_script(name, call, Lane.READ)
     commands: list[Words] = [("XINFO", "STREAM", name), *_beside(name), *look.commands]
 
@@ -342,11 +311,11 @@ def describe_stream(name: str, *, is_use: bool) -> BackendRequest:
     return msgspec.structs.replace(look, commands=commands, decode=decode)
 
 
-@sends(DescribeArchived)
-def _describe_archived(command: DescribeArchived, _: WriteOrigin) -> BackendRequest:
+@sends(weir_commands.DescribeArchived)
+def _describe_archived(command: weir_commands.DescribeArchived, _: WriteOrigin) -> BackendRequest:
     """A server keeps no list of deleted entries."""
     name = command.stream
-    look = edges(DescribeEdges(stream=name), unnumbered())
+    look = edges(weir_commands.DescribeEdges(stream=name), unnumbered())
     kept: Words = ("HMGET", auxiliary_key(name, "m"), *RETENTION)
 
     def decode(results: Sequence[Any]) -> Archived | None:
@@ -359,8 +328,8 @@ def _describe_archived(command: DescribeArchived, _: WriteOrigin) -> BackendRequ
     return msgspec.structs.replace(look, commands=[*look.commands, kept], decode=decode)
 
 
-@sends(DescribeUse)
-def _describe_use(command: DescribeUse, _: WriteOrigin) -> BackendRequest:
+@sends(types.DescribeUse)
+def _describe_use(command: types.DescribeUse, _: WriteOrigin) -> BackendRequest:
     """By the server's estimate, which counts what is beside the stream with its own keys."""
     name = command.stream
     commands: list[Words] = [("TYPE", name), ("MEMORY", "USAGE", name), ("OBJECT", "IDLETIME", name)]
@@ -372,10 +341,10 @@ def _describe_use(command: DescribeUse, _: WriteOrigin) -> BackendRequest:
     return many(command, commands, decode)
 
 
-@sends(XInfoStreamFull)
-def _xinfo_full(command: XInfoStreamFull, _: WriteOrigin) -> BackendRequest:
+@sends(types.XInfoStreamFull)
+def _xinfo_full(command: types.XInfoStreamFull, _: WriteOrigin) -> BackendRequest:
     name, count = command.stream, 0 if command.count is None else command.count
-    look = edges(DescribeEdges(stream=name), unnumbered())
+    look = edges(weir_commands.DescribeEdges(stream=name), unnumbered())
     commands: list[Words] = [
         ("XINFO", "STREAM", name, "FULL", "COUNT", count),
         *_beside(name),
@@ -400,13 +369,13 @@ def _xinfo_full(command: XInfoStreamFull, _: WriteOrigin) -> BackendRequest:
 # --- streams
 
 
-@sends(XSetId)
-def _xsetid(command: XSetId, _: WriteOrigin) -> BackendRequest:
+@sends(types.XSetId)
+def _xsetid(command: types.XSetId, _: WriteOrigin) -> BackendRequest:
     return by_script(command.stream, scripts.set_last_id(command))
 
 
-@sends(EnsureStream)
-def _ensure_stream(command: EnsureStream, origin: WriteOrigin) -> BackendRequest:
+@sends(weir_commands.EnsureStream)
+def _ensure_stream(command: weir_commands.EnsureStream, origin: WriteOrigin) -> BackendRequest:
     call = scripts.ensure_stream(
         command.stream,
         origin.generation,
@@ -418,8 +387,8 @@ def _ensure_stream(command: EnsureStream, origin: WriteOrigin) -> BackendRequest
     return msgspec.structs.replace(made, decode=lambda results: bool(call.decode(results[0])))
 
 
-@sends(UpdateStream)
-def _update_stream(command: UpdateStream, origin: WriteOrigin) -> BackendRequest:
+@sends(weir_commands.UpdateStream)
+def _update_stream(command: weir_commands.UpdateStream, origin: WriteOrigin) -> BackendRequest:
     call = scripts.ensure_stream(
         command.stream,
         origin.generation,
@@ -432,8 +401,8 @@ def _update_stream(command: UpdateStream, origin: WriteOrigin) -> BackendRequest
     return msgspec.structs.replace(changed, decode=lambda results: call.decode(results[0]) == 0)
 
 
-@sends(Delete)
-def _delete(command: Delete, _: WriteOrigin) -> BackendRequest:
+@sends(types.Delete)
+def _delete(command: types.Delete, _: WriteOrigin) -> BackendRequest:
     expected = description_of(command.expected)
     drops = command.drops_schedules
     calls = {name: scripts.delete_stream(name, expected, drops_schedules=drops) for name in command.streams}
@@ -447,56 +416,56 @@ def sum_deleted(replies: Sequence[int | Dropped]) -> int | Dropped:
     return scripts.with_dropped(count, sum(one.schedules for one in replies if isinstance(one, Dropped)))
 
 
-@sends(Exists)
-def _exists(command: Exists, _: WriteOrigin) -> BackendRequest:
+@sends(types.Exists)
+def _exists(command: types.Exists, _: WriteOrigin) -> BackendRequest:
     return BackendRequest(
         stream=command.streams[0],
         commands=[("TYPE", name) for name in command.streams],
-        decode=lambda types: sum(type_name == b"stream" for type_name in types),
+        decode=lambda names: sum(name == b"stream" for name in names),
         lane=Lane.READ,
     )
 
 
-@sends(Type)
-def _type(command: Type, _: WriteOrigin) -> BackendRequest:
+@sends(types.Type)
+def _type(command: types.Type, _: WriteOrigin) -> BackendRequest:
     return one(command, ("TYPE", command.stream), lambda reply: "stream" if reply == b"stream" else "none")
 
 
-@sends(Expire)
-def _expire(command: Expire, origin: WriteOrigin) -> BackendRequest:
+@sends(types.Expire)
+def _expire(command: types.Expire, origin: WriteOrigin) -> BackendRequest:
     # The server says so too, but not of a key that is not there.
     if command.ms + (origin.now_ms if command.relative else 0) > TIME_MS_MAX:
         raise errors.invalid_expire_time(command.named)
-    conditions = [flag.name or "" for flag in ExpireCondition if flag in command.condition]
+    conditions = [flag.name or "" for flag in types.ExpireCondition if flag in command.condition]
     named = "PEXPIRE" if command.relative else "PEXPIREAT"
     call = scripts.change_lifetime(command.stream, [named, command.ms, *conditions])
     return by_script(command.stream, call)
 
 
-@sends(Persist)
-def _persist(command: Persist, _: WriteOrigin) -> BackendRequest:
+@sends(types.Persist)
+def _persist(command: types.Persist, _: WriteOrigin) -> BackendRequest:
     return by_script(command.stream, scripts.change_lifetime(command.stream, ["PERSIST"]))
 
 
-@sends(TimeToLive)
-def _time_to_live(command: TimeToLive, _: WriteOrigin) -> BackendRequest:
+@sends(types.TimeToLive)
+def _time_to_live(command: types.TimeToLive, _: WriteOrigin) -> BackendRequest:
     time_to_live = ("PEXPIRETIME" if command.absolute else "PTTL", command.stream)
     commands: list[Words] = [("TYPE", command.stream), time_to_live]
     return many(command, commands, lambda results: results[1] if results[0] == b"stream" else -2)
 
 
-@sends(Rename)
-def _rename(command: Rename, origin: WriteOrigin) -> BackendRequest:
+@sends(types.Rename)
+def _rename(command: types.Rename, origin: WriteOrigin) -> BackendRequest:
     return _under(command, origin, "RENAME" if command.replace else "RENAMENX")
 
 
-@sends(Copy)
-def _copy(command: Copy, origin: WriteOrigin) -> BackendRequest:
+@sends(types.Copy)
+def _copy(command: types.Copy, origin: WriteOrigin) -> BackendRequest:
     if command.stream == command.target:
         raise errors.same_stream()
     return _under(command, origin, "COPY", *(("REPLACE",) if command.replace else ()))
 
 
-def _under(command: Rename | Copy, origin: WriteOrigin, *words: str) -> BackendRequest:
+def _under(command: types.Rename | types.Copy, origin: WriteOrigin, *words: str) -> BackendRequest:
     call = scripts.rename(command.stream, command.target, [origin.generation, *words])
     return by_script(command.stream, call)

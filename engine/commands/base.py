@@ -54,6 +54,8 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
     settles: ClassVar[bool] = False
     # Whether the streams that it names count as used (OBJECT IDLETIME).
     touches: ClassVar[bool] = True
+    # Whether the engine gives it to itself: no caller sends it.
+    is_internal: ClassVar[bool] = False
 
     def named_streams(self) -> tuple[str, ...] | None:
         """The streams that it names; None for a command on all of them."""

@@ -13,7 +13,7 @@ from engine.commands.turn import Turn
 from engine.errors import EngineError
 from engine.groups import Group
 from engine.pending_states import PendingState
-from engine.records import Append
+from engine.records.changes import Append
 
 TOO_MANY: Final = "max_deliveries"
 EXPIRED: Final = "expired"

@@ -38,12 +38,8 @@ from engine.parts.durable import (
     SetWriterSeq,
     kind_of,
 )
-from engine.records import (
-    ForkStored,
-    ForkStream,
-    NoteFork,
-    SetLifetime,
-)
+from engine.records.changes import SetLifetime
+from engine.records.durable import ForkStored, ForkStream, NoteFork
 from engine.replies import Added, BatchesAppended, DurableAppended, DurableCreated, DurableInfo, Gap
 
 # Of a producer that has not written yet.

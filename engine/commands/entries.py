@@ -27,14 +27,7 @@ from engine.dedup import ANSWERS
 from engine.keyspace import Key
 from engine.parts.closing import Closed
 from engine.parts.keeping import kept_of
-from engine.records import (
-    Append,
-    ConfigureProducerKeys,
-    RememberAnswer,
-    RememberProducerKey,
-    RepeatProducerKey,
-    SetCounters,
-)
+from engine.records import changes
 from engine.replies import Added, Deletions, Entries, Trimmed
 
 deleted, absent, kept = 1, -1, 2
@@ -55,7 +48,7 @@ class Repeated(NamedTuple):
     """The answer of the first time, and the record where repetitions are counted."""
 
     added: Added
-    record: RepeatProducerKey | None = None
+    record: changes.RepeatProducerKey | None = None
 
 
 @runs(types.XAdd)
@@ -141,7 +134,7 @@ def store(turn: Turn, prepared: PreparedEntries | Repeated) -> Added:
         return prepared.added
     command, new_ids, auto_ms, trimming = prepared
     key = turn.keyspace.find(command.stream) or turn.create_stream(command.stream)
-    turn.emit(Append(command.stream, _texts(new_ids, command.bodies), new_ids))
+    turn.emit(changes.Append(command.stream, _texts(new_ids, command.bodies), new_ids))
     turn.auto_ms = max(turn.auto_ms, auto_ms)
     _remember(turn, command, new_ids)
     trimmed = Trimmed(0)
@@ -186,7 +179,7 @@ def _repeated(turn: Turn, key: Key | None, command: types.XAdd) -> Repeated | No
         given = command.producer_key
         first = key.idempotency_table.find(given.producer, given.key, turn.now_ms)
         if first is not None:
-            return Repeated(Added((first,), duplicate=True), RepeatProducerKey(command.stream))
+            return Repeated(Added((first,), duplicate=True), changes.RepeatProducerKey(command.stream))
     return None
 
 
@@ -245,13 +238,13 @@ def _texts(new_ids: Sequence[int], bodies: Sequence[bytes]) -> Sequence[bytes]:
 def _remember(turn: Turn, command: types.XAdd, new_ids: Sequence[int]) -> None:
     if command.producer_key is not None:
         turn.emit(
-            RememberProducerKey(
+            changes.RememberProducerKey(
                 command.stream, command.producer_key.producer, command.producer_key.key, new_ids[-1]
             )
         )
     if command.idempotency is not None:
         key = command.idempotency
-        turn.emit(RememberAnswer(command.stream, key.key, key.digest, new_ids, turn.now_ms))
+        turn.emit(changes.RememberAnswer(command.stream, key.key, key.digest, new_ids, turn.now_ms))
 
 
 @runs(types.XLen)
@@ -377,7 +370,7 @@ def xsetid(turn: Turn, command: types.XSetId) -> bool:
     if command.last_id < stream.last_id:
         # A reader that waits above it gets a gap.
         turn.signal(command.stream)
-    turn.emit(SetCounters(command.stream, command.last_id, entries_added, max_deleted_id))
+    turn.emit(changes.SetCounters(command.stream, command.last_id, entries_added, max_deleted_id))
     return True
 
 
@@ -388,7 +381,7 @@ def xcfgset(turn: Turn, command: types.XCfgSet) -> bool:
     duration_s = key.idempotency_table.duration_s if settings.duration_s is None else settings.duration_s
     maxsize = key.idempotency_table.maxsize if settings.maxsize is None else settings.maxsize
     if (duration_s, maxsize) != (key.idempotency_table.duration_s, key.idempotency_table.maxsize):
-        turn.emit(ConfigureProducerKeys(command.stream, duration_s, maxsize))
+        turn.emit(changes.ConfigureProducerKeys(command.stream, duration_s, maxsize))
     return True
 
 
@@ -404,5 +397,7 @@ def xidmprecord(turn: Turn, command: types.XIdmpRecord) -> Steps[bool]:
     if command.id not in key.stream:
         raise errors.EngineError("no_entry", "ERR No such message in stream")
     yield
-    turn.emit(RememberProducerKey(command.stream, producer_key.producer, producer_key.key, command.id))
+    turn.emit(
+        changes.RememberProducerKey(command.stream, producer_key.producer, producer_key.key, command.id)
+    )
     return True

@@ -52,6 +52,7 @@ from engine.runs import HeldRuns, NotInMemoryError, Place, Run
 
 __all__ = [
     "READ_STREAMS_MAX",
+    "RUN",
     "Blocked",
     "DirtyTurnError",
     "Execution",

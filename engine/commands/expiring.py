@@ -10,7 +10,7 @@ from engine import errors
 from engine.commands import types, weir_commands
 from engine.commands.registry import ends_streams, runs
 from engine.commands.turn import Turn
-from engine.records import SetLifetime
+from engine.records.changes import SetLifetime
 
 # Times are signed 64-bit integers in Redis and in the log.
 TIME_MS_MAX: Final = (1 << 63) - 1

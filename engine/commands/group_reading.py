@@ -28,7 +28,7 @@ from engine.groups import Group, first_there
 from engine.keyspace import Key
 from engine.lag import entries_read_after_run
 from engine.pending_states import Consumer, PendingState
-from engine.records import Own
+from engine.records.changes import Own
 from engine.replies import (
     Delivered,
     DeliveryMark,

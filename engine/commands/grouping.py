@@ -13,7 +13,7 @@ from engine.commands.turn import Turn, Unfinished
 from engine.groups import Group
 from engine.keyspace import Key
 from engine.pending_states import Consumer
-from engine.records import CreateConsumer, RemoveConsumer, RemoveGroup
+from engine.records.changes import CreateConsumer, RemoveConsumer, RemoveGroup
 
 # Pending entries that one turn drops: up to 0.7 µs each.
 DROPPED_MAX: Final = 10_000

@@ -20,7 +20,7 @@ from engine.groups import Group
 from engine.keyspace import Key
 from engine.parts.keeping import RETENTION_DEFAULT, kept_of
 from engine.pending_states import Consumer, PendingState
-from engine.records import ForgetAnswers, ForgetProducerKeys, Release, RemoveConsumer
+from engine.records.changes import ForgetAnswers, ForgetProducerKeys, Release, RemoveConsumer
 from engine.runs import Run
 from engine.stream import Stream
 

@@ -15,7 +15,7 @@ from engine.commands.introspection import expect
 from engine.commands.registry import Steps, count_dropped, dropped_of, ends_streams, runs
 from engine.commands.turn import Turn
 from engine.copying import copy_cost
-from engine.records import Configure, CopyStream, RemoveAll, RemoveStream, RenameStream
+from engine.records.changes import Configure, CopyStream, RemoveAll, RemoveStream, RenameStream
 from engine.replies import Dropped, Listing, NamedValues, Presence
 
 _BOUNDS: Final = {

@@ -26,16 +26,7 @@ from engine.groups import Group
 from engine.keyspace import Key
 from engine.parts.keeping import Describe, Retention, kept_of
 from engine.pending_states import not_held_by
-from engine.records import (
-    Own,
-    PublishChunk,
-    RememberPublish,
-    RemoveConsumer,
-    RemoveGroup,
-    SetLifetime,
-    SetMetadata,
-    policy_changes,
-)
+from engine.records import changes
 from engine.replies import (
     Added,
     DeadLettered,
@@ -84,17 +75,19 @@ def update_stream(turn: Turn, command: weir_commands.UpdateStream) -> Steps[bool
     return True
 
 
-def _record_of(turn: Turn, stream: str, wanted: weir_commands.NewLifetime | None) -> SetLifetime | None:
+def _record_of(
+    turn: Turn, stream: str, wanted: weir_commands.NewLifetime | None
+) -> changes.SetLifetime | None:
     """The change of the lifetime. Raises `invalid` for a time that is over, or too far away."""
     if wanted is None or wanted.ms is None:
-        return None if wanted is None else SetLifetime(stream, None)
+        return None if wanted is None else changes.SetLifetime(stream, None)
     at_ms = expiry_of(turn, wanted.ms, relative=wanted.relative, command="pexpireat")
     if at_ms <= turn.now_ms:
         raise errors.lifetime_over()
-    return SetLifetime(stream, at_ms)
+    return changes.SetLifetime(stream, at_ms)
 
 
-def _set_lifetime(turn: Turn, key: Key, lifetime: SetLifetime | None) -> None:
+def _set_lifetime(turn: Turn, key: Key, lifetime: changes.SetLifetime | None) -> None:
     if lifetime is not None and lifetime.expires_at_ms != key.expires_at_ms:
         turn.emit(lifetime)
 
@@ -161,10 +154,10 @@ def _read(key: Key, entries_read: int | None) -> int | None:
     return None if entries_read is None else min(entries_read, key.stream.entries_added)
 
 
-def _set_policy(turn: Turn, stream: str, name: str, changes: Mapping[str, Any]) -> None:
+def _set_policy(turn: Turn, stream: str, name: str, given: Mapping[str, Any]) -> None:
     before = turn.keyspace.keys[stream].groups[name].policy
-    policy = before._replace(**changes)
-    for record in policy_changes(stream, name, before, policy):
+    policy = before._replace(**given)
+    for record in changes.policy_changes(stream, name, before, policy):
         turn.emit(record)
     if policy.paused != before.paused:
         turn.signal(stream)
@@ -181,7 +174,7 @@ def remove_group(turn: Turn, command: weir_commands.DeleteGroup) -> bool:
     _, group = existing_group(turn, command.stream, command.group)
     if group.pending and not command.drop:
         raise errors.group_has_pending(command.group, len(group.pending))
-    turn.emit(RemoveGroup(command.stream, command.group))
+    turn.emit(changes.RemoveGroup(command.stream, command.group))
     turn.signal(command.stream)
     return True
 
@@ -206,7 +199,7 @@ def remove_consumer(turn: Turn, command: weir_commands.DeleteConsumer) -> int | 
     )
     if consumer.pending:
         return Unfinished(transferred)
-    turn.emit(RemoveConsumer(command.stream, command.group, command.consumer))
+    turn.emit(changes.RemoveConsumer(command.stream, command.group, command.consumer))
     return transferred
 
 
@@ -220,7 +213,9 @@ def _transfer(turn: Turn, command: weir_commands.DeleteConsumer, group: Group, h
         run = list(together)
         counts = [state.delivery_count for _, state in run]
         turn.emit(
-            Own(command.stream, command.group, heir, [entry_id for entry_id, _ in run], time_ms, counts)
+            changes.Own(
+                command.stream, command.group, heir, [entry_id for entry_id, _ in run], time_ms, counts
+            )
         )
     return len(rows)
 
@@ -270,9 +265,9 @@ def publish(turn: Turn, command: weir_commands.Publish) -> Steps[Published | Rep
         given = [entry_id for _, run in added for entry_id in run.ids]
         counts = [len(run.ids) for _, run in added]
         names = [name for name, _ in added]
-        turn.emit(RememberPublish(key.key, key.digest, names, counts, given, turn.now_ms))
+        turn.emit(changes.RememberPublish(key.key, key.digest, names, counts, given, turn.now_ms))
     if chunk is not None:
-        turn.emit(PublishChunk(chunk.producer, chunk.epoch, chunk.number, _encode_runs(added)))
+        turn.emit(changes.PublishChunk(chunk.producer, chunk.epoch, chunk.number, _encode_runs(added)))
     return Published(added)
 
 
@@ -341,7 +336,7 @@ def put_metadata(turn: Turn, command: weir_commands.PutMetadata) -> bool:
         if others + len(command.name) + len(command.value) > METADATA_BYTES_MAX:
             raise errors.too_much_metadata(METADATA_BYTES_MAX)
     if (command.value or None) != before:
-        turn.emit(SetMetadata(command.name, command.value or b""))
+        turn.emit(changes.SetMetadata(command.name, command.value or b""))
     return before is not None
 
 

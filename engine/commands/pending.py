@@ -21,7 +21,7 @@ from engine.commands.registry import Steps, runs
 from engine.commands.turn import TURN_LOOKUPS_MAX, TURN_SCANNED_MAX, Turn, Unfinished
 from engine.groups import Group
 from engine.pending_states import PendingState, held_by_others, not_held_by
-from engine.records import Defer, Own, Release
+from engine.records.changes import Defer, Own, Release
 from engine.replies import (
     NOT_HELD,
     AcknowledgedIds,

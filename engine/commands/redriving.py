@@ -22,7 +22,7 @@ from engine.commands.turn import Turn, removal_of
 from engine.dedup import ANSWERS
 from engine.entries import Pairs
 from engine.keyspace import Key
-from engine.records import RememberAnswer
+from engine.records.changes import RememberAnswer
 from engine.replies import DeadLettersFound, Redriven
 
 # The field of a copy that holds the ID of the entry that died. A copy that dies again keeps the first one.

@@ -16,7 +16,7 @@ from engine.commands.turn import TURN_REMOVALS_MAX, TURN_SCANNED_MAX, Turn, cut_
 from engine.commands.types import Refs, Trim
 from engine.groups import Group
 from engine.keyspace import Key
-from engine.records import Cut, Remove
+from engine.records.changes import Cut, Remove
 from engine.replies import Trimmed
 from engine.trim_plans import RemovalLimits, TrimPlan, plan_cut, plan_removal
 

@@ -15,7 +15,7 @@ from engine.commands.turn import Turn, cut_of
 from engine.errors import EngineError
 from engine.keyspace import Key, Keyspace
 from engine.parts.keeping import Retention, kept_of
-from engine.records import Cut
+from engine.records.changes import Cut
 from engine.runs import Run
 from engine.trim_plans import TrimPlan, plan_bytes, plan_cut
 

@@ -118,5 +118,6 @@ class FireDueSchedules(Command, frozen=True, kw_only=True):
     """
 
     needs: ClassVar[MemoryNeed] = MemoryNeed.ADDS
+    is_internal: ClassVar[bool] = True
 
     has_time: Callable[[], bool] = lambda: True

@@ -5,12 +5,13 @@ Must never know: files, threads, why there is too little memory.
 """
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from engine.commands.base import Command
 from engine.commands.registry import runs
 from engine.commands.turn import Turn
 from engine.nodes import SealedNode
-from engine.records import Stored
+from engine.records.changes import Stored
 from engine.runs import Run
 
 
@@ -18,6 +19,8 @@ class StoreRuns(Command, frozen=True, kw_only=True):
     """The engine runs it when runs are on the disk: let go of the nodes that are in them. Each is a record
     with the parts for which it stands. Reply: how many took their place; the others have changed meanwhile.
     """
+
+    is_internal: ClassVar[bool] = True
 
     rows: Sequence[tuple[Stored, Sequence[SealedNode | Run]]]
 

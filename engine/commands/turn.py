@@ -17,28 +17,8 @@ from engine.groups import Group
 from engine.keyspace import Key, Keyspace
 from engine.parts.closing import Closed
 from engine.pending_states import Consumer
-from engine.records import (
-    CreateConsumer,
-    CreateGroup,
-    CreateStream,
-    Cut,
-    CutStored,
-    Defer,
-    MoveGroup,
-    Own,
-    Record,
-    Release,
-    Remove,
-    RemoveAll,
-    RemoveConsumer,
-    RemoveStored,
-    RemoveStream,
-    RenameStream,
-    SeeConsumer,
-    SetLifetime,
-    Settle,
-    Stored,
-)
+from engine.record import Record
+from engine.records import changes
 from engine.runs import HeldRuns, NotInMemoryError, Run, pack_left
 from engine.stream import Stream
 from engine.versions import Versions
@@ -48,9 +28,9 @@ T = TypeVar("T")
 
 def event_of(record: Record) -> str | None:
     """The event that the change is, None for a change that is none."""
-    if isinstance(record, Remove):
+    if isinstance(record, changes.Remove):
         return "xdel" if record.tombstone else "xtrim"
-    if isinstance(record, SetLifetime):
+    if isinstance(record, changes.SetLifetime):
         return "persist" if record.expires_at_ms is None else "expire"
     return record.event
 
@@ -89,7 +69,17 @@ ID_FRAME_BYTES: Final = 25
 # What consumers do with entries changes neither the stream nor which groups it has, for those who watch it.
 # Nor does it where entries are kept.
 _OF_CONSUMERS: Final = frozenset(
-    {CreateConsumer, Defer, MoveGroup, Own, Release, RemoveConsumer, SeeConsumer, Settle, Stored}
+    {
+        changes.CreateConsumer,
+        changes.Defer,
+        changes.MoveGroup,
+        changes.Own,
+        changes.Release,
+        changes.RemoveConsumer,
+        changes.SeeConsumer,
+        changes.Settle,
+        changes.Stored,
+    }
 )
 
 
@@ -130,24 +120,28 @@ class DirtyTurnError(Exception):
 
 def _note_change(versions: Versions, record: Record) -> None:
     """Give what the record changes another version."""
-    if type(record) is RemoveAll:
+    if type(record) is changes.RemoveAll:
         versions.change_all()
     elif type(record) not in _OF_CONSUMERS:
         versions.change(getattr(record, "stream", ""))
-        if type(record) is RenameStream:
+        if type(record) is changes.RenameStream:
             versions.change(record.target)
 
 
-def cut_of(name: str, stream: Stream, below: int) -> Cut:
+def cut_of(name: str, stream: Stream, below: int) -> changes.Cut:
     """The record of a cut, with what is left of the run that it ends in, which is looked into."""
     row = stream.left_below(below) if stream.nodes.runs else None
-    return Cut(name, below) if row is None else CutStored(name, below, pack_left([row]))
+    return changes.Cut(name, below) if row is None else changes.CutStored(name, below, pack_left([row]))
 
 
-def removal_of(name: str, stream: Stream, gone: Sequence[int], *, tombstone: bool) -> Remove:
+def removal_of(name: str, stream: Stream, gone: Sequence[int], *, tombstone: bool) -> changes.Remove:
     """The same of single live entries."""
     left = stream.left_without(gone) if stream.nodes.runs else ()
-    return RemoveStored(name, gone, tombstone, pack_left(left)) if left else Remove(name, gone, tombstone)
+    return (
+        changes.RemoveStored(name, gone, tombstone, pack_left(left))
+        if left
+        else changes.Remove(name, gone, tombstone)
+    )
 
 
 class Look:
@@ -402,7 +396,7 @@ class Turn(Look):
         """Remove a stream, and wake the reads that wait on it."""
         if event == "expired":
             self.keyspace.generations.note_end(self.keyspace.keys[stream].generation, "expired")
-        self.emit(RemoveStream(stream))
+        self.emit(changes.RemoveStream(stream))
         self.signal(stream)
         self.notify(event, stream)
 
@@ -417,7 +411,7 @@ class Turn(Look):
         if self.keyspace.has_expired(key, self.now_ms):
             self.remove_stream(stream, "expired")
         elif expiry_ms != key.expires_at_ms:
-            self.emit_quietly(SetLifetime(stream, expiry_ms))
+            self.emit_quietly(changes.SetLifetime(stream, expiry_ms))
 
     def expect_room(self, streams: int) -> None:
         """Refuse `streams` new streams if the limit leaves no room for them."""
@@ -435,7 +429,7 @@ class Turn(Look):
         self.expect_room(1)
         settings = self.keyspace.settings
         duration_s, maxsize = settings["stream-idmp-duration"], settings["stream-idmp-maxsize"]
-        self.emit(CreateStream(stream, self.keyspace.new_generation(), duration_s, maxsize))
+        self.emit(changes.CreateStream(stream, self.keyspace.new_generation(), duration_s, maxsize))
         self.signal(stream)
         return self.keyspace.keys[stream]
 
@@ -475,15 +469,15 @@ class Turn(Look):
         consumers = self.keyspace.keys[stream].groups[group].consumers
         consumer = consumers.get(name)
         if consumer is None:
-            self.emit(CreateConsumer(stream, group, name, self.now_ms))
+            self.emit(changes.CreateConsumer(stream, group, name, self.now_ms))
         elif consumer.seen_time_ms != self.now_ms:
             self._seen_at = (stream, group, name, len(self.records))
-            self.emit(SeeConsumer(stream, group, name, self.now_ms, consumer.active_time_ms))
+            self.emit(changes.SeeConsumer(stream, group, name, self.now_ms, consumer.active_time_ms))
         return consumers[name]
 
     def mark_active(self, stream: str, group: str, name: str) -> None:
         """Set the consumer's active time: it got something now."""
-        seen = SeeConsumer(stream, group, name, self.now_ms, self.now_ms)
+        seen = changes.SeeConsumer(stream, group, name, self.now_ms, self.now_ms)
         if self._seen_at is not None and self._seen_at[:3] == (stream, group, name):
             # It was seen in this turn already: the later record contains that.
             del self.records[self._seen_at[3]]
@@ -494,18 +488,18 @@ class Turn(Look):
         """Set the group's position, if that changes it."""
         group = self.keyspace.keys[stream].groups[name]
         if (group.last_delivered_id, group.entries_read) != (last_delivered_id, entries_read):
-            self.emit(MoveGroup(stream, name, last_delivered_id, entries_read))
+            self.emit(changes.MoveGroup(stream, name, last_delivered_id, entries_read))
 
     def create_group(self, stream: str, name: str, start: int, entries_read: int | None) -> None:
         """Create a group that reads after `start`; refused if the stream has too many."""
         if len(self.keyspace.keys[stream].groups) >= self.keyspace.caps.groups_max:
             raise errors.too_many_groups(stream, self.keyspace.caps.groups_max)
-        self.emit(CreateGroup(stream, name, start, entries_read))
+        self.emit(changes.CreateGroup(stream, name, start, entries_read))
 
     def settle(self, stream: str, group: str, ids: list[int]) -> None:
         """Take entries off a group's pending list."""
         if ids:
-            self.emit(Settle(stream, group, ids))
+            self.emit(changes.Settle(stream, group, ids))
             self.signal_drained(stream, group)
 
     def signal_drained(self, stream: str, group: str) -> None:

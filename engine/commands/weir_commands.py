@@ -372,6 +372,8 @@ class Maintain(Command, frozen=True, kw_only=True):
     Reply: whether the round goes on, in another turn at once.
     """
 
+    is_internal: ClassVar[bool] = True
+
     waiting: Callable[[str], Collection[tuple[str, str]]] = lambda _: ()
     since_ms: int = 0
     # The streams to look at first: what they wait for was read from the disk.
@@ -389,6 +391,7 @@ class ExpireStreams(Command, frozen=True, kw_only=True):
     in one turn. Reply: whether there are more.
     """
 
+    is_internal: ClassVar[bool] = True
     makes_room: ClassVar[bool] = True
 
 
@@ -396,6 +399,8 @@ class ReleaseDeferred(Command, frozen=True, kw_only=True):
     """The gateway runs it when the time of deferred entries has come: release them, a bounded number in one
     turn. Reply: whether there are more.
     """
+
+    is_internal: ClassVar[bool] = True
 
     # The streams to look at first: what they wait for was read from the disk.
     again: tuple[str, ...] = ()

@@ -16,10 +16,12 @@ from typing import Any, ClassVar, Final, Self
 
 from engine import errors
 from engine.clock import Clock
-from engine.commands import Command, ExpireStreams, ReleaseDeferred, XReadGroup
+from engine.commands.base import Command
 from engine.commands.execution import Blocked, Missing, Unfinished, block_group_read, is_ready
 from engine.commands.planning import durable_queue
 from engine.commands.registry import DUE
+from engine.commands.types import XReadGroup
+from engine.commands.weir_commands import ExpireStreams, ReleaseDeferred
 from engine.errors import EngineError
 from engine.histogram import Histogram
 from engine.keyspace import CAPS_DEFAULT, Caps, Keyspace

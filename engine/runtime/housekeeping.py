@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 from typing import Final
 
 from engine.clock import Clock
-from engine.commands import EnforceRetention, Maintain
+from engine.commands.weir_commands import EnforceRetention, Maintain
 from engine.keyspace import Keyspace
 from engine.lifetimes import Lifetimes
 from engine.runtime.packing import Packer

@@ -13,7 +13,7 @@ from engine.errors import EngineError
 from engine.keyspace import Caps, Keyspace
 from engine.log import Log, LogRefusedError
 from engine.nodes import Text, compress_each
-from engine.records import NewerRecordError, replay
+from engine.records.payload import NewerRecordError, replay
 from engine.runs import Run
 from engine.storage import Storage
 from engine.storage.file import FileStorage

@@ -24,12 +24,14 @@ from functools import partial
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 from engine.clock import Clock
-from engine.commands import Command
+from engine.commands.base import Command
 from engine.errors import EngineError
 from engine.keyspace import Keyspace
 from engine.log import BaseFile, LogPoisonedError, PreparedSegment, RunsFile
 from engine.log_figures import Rewritten
-from engine.records import Capture, Record, encode
+from engine.record import Record
+from engine.records.payload import encode
+from engine.records.snapshot import Capture
 from engine.remedies import explain
 from engine.runs import Run
 from engine.runtime.writer import Writer

@@ -26,7 +26,7 @@ from engine.keyspace import Keyspace
 from engine.log import LogPoisonedError, RunsFile
 from engine.log.manifest import run_name
 from engine.nodes import SealedNode, Text, live_places, new_compressor
-from engine.records import Stored
+from engine.records.changes import Stored
 from engine.remedies import explain
 from engine.runs import (
     CACHE_BYTES_MAX,

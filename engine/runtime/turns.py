@@ -23,7 +23,7 @@ import msgspec
 
 from engine import errors
 from engine.clock import Clock
-from engine.commands import Command
+from engine.commands.base import Command
 from engine.commands.execution import (
     DirtyTurnError,
     Turn,
@@ -37,7 +37,9 @@ from engine.commands.retention import name_kept_whole
 from engine.errors import EngineError
 from engine.keyspace import Keyspace
 from engine.quotas import Quota
-from engine.records import Record, RemoveAll, RenameStream, encode
+from engine.record import Record
+from engine.records.changes import RemoveAll, RenameStream
+from engine.records.payload import encode
 from engine.runs import HeldRuns
 from engine.runtime.loading import PACK_TEXTS_MIN
 from engine.runtime.packing import Packer

@@ -16,7 +16,9 @@ from collections import deque
 from collections.abc import Sequence
 
 from engine import ids
-from engine.records import Append, CopyStream, Record, RenameStream, RestoreStream, SetCounters
+from engine.record import Record
+from engine.records.changes import Append, CopyStream, RenameStream, SetCounters
+from engine.records.restored import RestoreStream
 
 
 class UnsyncedPositions:

@@ -13,8 +13,9 @@ import msgspec
 
 from engine import errors
 from engine.clock import Clock
-from engine.commands import BlockingCommand, Command, EndWait
+from engine.commands.base import BlockingCommand, Command
 from engine.commands.execution import Blocked, Missing, Unfinished, give_up, retry_at_ms
+from engine.commands.weir_commands import EndWait
 from engine.errors import EngineError
 from engine.keyspace import Keyspace
 from engine.read_handle import ReadHandle

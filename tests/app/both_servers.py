@@ -23,7 +23,7 @@ from app.main import App, create_app
 from app.server import http_server
 from app.settings import Settings
 from engine import Call, Done, Engine, Fsync
-from engine.commands import Command
+from engine.commands.base import Command
 from engine.read_handle import Replies
 from engine.storage import Storage
 from engine.storage.memory import MemoryStorage

@@ -23,8 +23,9 @@ from app.tenants import Tenant
 from app.tenants.settling import SettlingEngine
 from engine import Call, Done, EngineError, How, entries, ids
 from engine import Replies as EngineReplies
-from engine.commands import Command, XAdd, XReadGroup
+from engine.commands.base import Command
 from engine.commands.execution import Blocked, execute, execute_all
+from engine.commands.types import XAdd, XReadGroup
 from engine.keyspace import Keyspace
 from engine.replies import GroupRead
 from tests.engine.clocks import HandClock, settle

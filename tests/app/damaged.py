@@ -21,7 +21,8 @@ from typing import Any, Final
 from app.main import create_app
 from app.server import http_server
 from engine import Engine
-from engine.commands import EnsureGroup, XAdd
+from engine.commands.types import XAdd
+from engine.commands.weir_commands import EnsureGroup
 from engine.entries import body
 from tests.app.asgi_server import asgi_server
 from tests.app.http_requests import ENTRIES, ENTRY, JSON, PLAIN, UNUSUAL, post, request

@@ -9,7 +9,7 @@ import threading
 
 from app import lifespan, server
 from engine.keyspace import Keyspace
-from engine.records import Append
+from engine.records.changes import Append
 from engine.storage.file import FileHandle
 from tests.app.poisoned import poison
 from weir.cli.main import main

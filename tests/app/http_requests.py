@@ -5,7 +5,7 @@ Knows: a stream `s` with a group `g`, and a stream `big`. Must never know: what 
 
 import json
 
-from engine.commands import TURN_LOOKUPS_MAX
+from engine.commands.turn import TURN_LOOKUPS_MAX
 from tests.app.pair import HOST
 from tests.bounds import bounded
 

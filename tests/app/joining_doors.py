@@ -10,7 +10,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Final
 
 from engine import ids
-from engine.commands import Cursor, XAdd, XReadGroup
+from engine.commands.types import Cursor, XAdd, XReadGroup
 from engine.entries import body
 from tests.app.http_requests import post
 from tests.app.ten_doors import LATE_S, LONG, Bench, Door, Durable

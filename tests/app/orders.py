@@ -11,7 +11,8 @@ from pydantic import SecretStr
 from app.main import App, create_app
 from app.settings import Settings
 from engine import Engine
-from engine.commands import DbSize, PutMetadata
+from engine.commands.types import DbSize
+from engine.commands.weir_commands import PutMetadata
 from tests.engine.asking import reply_to, turn_of
 
 NOW_MS = 1526919040000

@@ -4,7 +4,7 @@ Knows: where a change is applied. Must never know: what must follow from that.
 """
 
 from engine.keyspace import Keyspace
-from engine.records import Append
+from engine.records.changes import Append
 from weir.cli.main import main
 
 POISON = "poison"

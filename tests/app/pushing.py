@@ -25,7 +25,8 @@ from app.http.responses import Exchange
 from app.main import App, create_app
 from app.settings import Settings
 from engine import Engine, Fsync, entries, ids
-from engine.commands import Command, Trim, XAdd, XTrim
+from engine.commands.base import Command
+from engine.commands.types import Trim, XAdd, XTrim
 from engine.replies import Reply
 from tests.app.conversing import Wire
 from tests.engine.asking import reply_to

@@ -17,7 +17,8 @@ from app.http.operations.binder import bind_query
 from app.main import App
 from app.settings import Settings
 from engine import Engine, EngineError, entries, ids
-from engine.commands import Command, Delete, Trim, XAdd, XTrim
+from engine.commands.base import Command
+from engine.commands.types import Delete, Trim, XAdd, XTrim
 from engine.replies import Reply
 from tests import halves
 from tests.engine.asking import reply_to, turn_of

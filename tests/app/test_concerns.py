@@ -23,7 +23,7 @@ from app.metrics.reports import Reports
 from app.metrics.tracing import Tracer
 from app.work import Work
 from engine import entries
-from engine.commands import XAdd, XGroupCreate
+from engine.commands.types import XAdd, XGroupCreate
 from tests.app.joining_doors import JOINING_DOORS, JoiningDoor
 from tests.app.ten_doors import DOORS as TEN_DOORS
 from tests.app.ten_doors import LATE_S, LONG, Bench, Check, Door, Redis, WebSocket, opened

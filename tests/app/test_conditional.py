@@ -9,7 +9,8 @@ import pytest
 from app.main import App
 from app.settings import Settings
 from engine import Engine, EngineError
-from engine.commands import Delete, UpdateStream, XInfoStream
+from engine.commands.types import Delete, XInfoStream
+from engine.commands.weir_commands import UpdateStream
 from engine.replies import StreamInfo
 from tests.bounds import bounded
 from tests.engine.asking import reply_to

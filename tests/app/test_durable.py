@@ -15,7 +15,7 @@ from app.live.feeds import FeedPage
 from app.main import App, create_app
 from app.settings import Settings
 from engine import Engine, SystemClock
-from engine.commands import Cursor
+from engine.commands.types import Cursor
 from tests.app.conftest import calling
 from tests.app.following import wait_for
 from tests.app.policies import FixedPolicy, principal_with

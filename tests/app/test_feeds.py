@@ -9,7 +9,7 @@ import pytest
 
 from app.live.feeds import FeedEnd, FeedItem, FeedPage, Feeds, Subscriber
 from engine import EngineError, entries, ids
-from engine.commands import Cursor
+from engine.commands.types import Cursor
 from tests.app.following import wait_for
 from tests.engine.clocks import settle
 from tests.engine.conversation import Conversation, SlowDisk

@@ -21,25 +21,9 @@ from app.doors.websocket.frames import CLIENT_FRAMES
 from app.redis.parsers.table import COMMANDS
 from engine import EngineProtocol, SystemClock, entries, ids
 from engine.cluster import BackendDurability, ClusterEngine
-from engine.commands import (
-    Claim,
-    DeadLetterEntries,
-    Delete,
-    EnsureGroup,
-    Nack,
-    NackMode,
-    Refs,
-    XAck,
-    XAckDel,
-    XAdd,
-    XClaim,
-    XLen,
-    XNack,
-    XPendingRange,
-    XReadGroup,
-)
+from engine.commands import types
 from engine.commands.group_reading import DELIVERY_COUNT_MAX
-from engine.commands.types import Cursor
+from engine.commands.weir_commands import DeadLetterEntries, EnsureGroup
 from engine.replies import NOT_HELD, Deletions, PendingList
 from tests.app.policies import principal_with
 from tests.app.ten_doors import (
@@ -124,31 +108,36 @@ class World:
 
     async def lay_out(self) -> None:
         """Make all of it anew."""
-        await reply_to(self.bench.engine, Delete(streams=[self.stream, self.letters]))
+        await reply_to(self.bench.engine, types.Delete(streams=[self.stream, self.letters]))
         engine, where = self.bench.engine, partial(dict[str, Any], stream=self.stream, group="g")
         every = [_id(state) for state in STATES]
         await reply_to(
-            engine, XAdd(stream=self.stream, bodies=[entries.body([("n", "1")])] * len(every), ids=every)
+            engine,
+            types.XAdd(stream=self.stream, bodies=[entries.body([("n", "1")])] * len(every), ids=every),
         )
         await reply_to(engine, EnsureGroup(**where(), start=0, policy={"dead_letter_stream": self.letters}))
-        reading = XReadGroup(group="g", consumer="b", streams=[(self.stream, Cursor.NEW)], count=1)
+        reading = types.XReadGroup(
+            group="g", consumer="b", streams=[(self.stream, types.Cursor.NEW)], count=1
+        )
         await reply_to(engine, reading)
-        held = XReadGroup(group="g", consumer="c", streams=[(self.stream, Cursor.NEW)], count=len(every) - 2)
+        held = types.XReadGroup(
+            group="g", consumer="c", streams=[(self.stream, types.Cursor.NEW)], count=len(every) - 2
+        )
         await reply_to(engine, held)
-        claim = Claim(ids=[_id("taken")], min_idle_ms=0)
-        back = partial(Nack, mode=NackMode.FAIL)
+        claim = types.Claim(ids=[_id("taken")], min_idle_ms=0)
+        back = partial(types.Nack, mode=types.NackMode.FAIL)
         for command in (
-            XClaim(**where(), consumer="b", claim=claim),
-            XNack(**where(), nack=back(ids=[_id("released")])),
-            XNack(**where(), nack=back(ids=[_id("deferred")], delay_ms=LATER_MS)),
-            XAck(**where(), ids=[_id("acknowledged")]),
+            types.XClaim(**where(), consumer="b", claim=claim),
+            types.XNack(**where(), nack=back(ids=[_id("released")])),
+            types.XNack(**where(), nack=back(ids=[_id("deferred")], delay_ms=LATER_MS)),
+            types.XAck(**where(), ids=[_id("acknowledged")]),
             DeadLetterEntries(**where(), ids=[_id("a dead letter")], reason="before"),
         ):
             await reply_to(engine, command)
 
     async def pending(self) -> dict[str, "Pending"]:
         """What is pending, by its state at the beginning."""
-        whole = XPendingRange(stream=self.stream, group="g", start=0, end=ids.ID_MAX, count=100)
+        whole = types.XPendingRange(stream=self.stream, group="g", start=0, end=ids.ID_MAX, count=100)
         reply = await reply_to(self.bench.engine, whole)
         assert isinstance(reply, PendingList)
         return {
@@ -349,16 +338,18 @@ async def test_what_is_deleted_with_its_acknowledgement_is_no_other_ones(
     """It is said to be held by another one, and its entry stays."""
     done = WORDS["ack"].done
     async with asyncio.timeout(60), world(kind, tmp_path, backends) as found:
-        for refs in Refs:
+        for refs in types.Refs:
             await found.lay_out()
             wanted = [_id(state) for state in (*STATES, *STATES)]
-            command = XAckDel(stream=found.stream, group="g", ids=wanted, refs=refs, consumer="c")
+            command = types.XAckDel(stream=found.stream, group="g", ids=wanted, refs=refs, consumer="c")
             reply = await reply_to(found.bench.engine, command)
             assert isinstance(reply, Deletions)
             first = [1 if state in done else NOT_HELD if state in LAID_OUT else -1 for state in STATES]
             assert reply.results == [*first, *[-1 if one == 1 else one for one in first]]
             assert (await found.pending()).keys() == LAID_OUT.keys() - {*done}
-            assert await reply_to(found.bench.engine, XLen(stream=found.stream)) == len(STATES) - len(done)
+            assert await reply_to(found.bench.engine, types.XLen(stream=found.stream)) == len(STATES) - len(
+                done
+            )
 
 
 # ---- without a consumer

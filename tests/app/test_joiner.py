@@ -11,22 +11,10 @@ import pytest
 from app.live import joiner as joining
 from app.live.joiner import Joiner
 from engine import Call, CommandEngine, Done, Engine, EngineError, How, Quota, SystemClock, errors, ids
-from engine.commands import (
-    Acknowledge,
-    AddEach,
-    AppendBatches,
-    AppendDurable,
-    Close,
-    Command,
-    CreateDurable,
-    Cursor,
-    ProducerBatch,
-    XAck,
-    XAdd,
-    XGroupCreate,
-    XLen,
-    XReadGroup,
-)
+from engine.commands.base import Command
+from engine.commands.durable_commands import AppendBatches, AppendDurable, CreateDurable, ProducerBatch
+from engine.commands.types import Cursor, XAck, XAdd, XGroupCreate, XLen, XReadGroup
+from engine.commands.weir_commands import Acknowledge, AddEach, Close
 from engine.entries import body
 from engine.protocol import EngineProxy
 from engine.replies import AcknowledgedIds, Added, DurableAppended, Reply

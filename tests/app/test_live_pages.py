@@ -11,7 +11,7 @@ import pytest
 
 from app.live.sessions import AccessEnd
 from app.settings import Settings
-from engine.commands import Delete
+from engine.commands.types import Delete
 from tests.app.pushing import Json, PushPeer, PushWorld, Stored
 from tests.app.test_sse import EventReader
 

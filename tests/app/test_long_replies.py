@@ -14,8 +14,9 @@ import pytest
 from app.limits import CommandLimits, text_bytes
 from app.live.budgets import BODY_COPIES, FREE_BYTES
 from app.settings import Settings
-from engine import commands, entries, ids
-from engine.commands import Command, Cursor, ProducerBatch, Refs, Trim
+from engine import entries, ids
+from engine.commands import durable_commands, schedule_commands, types, weir_commands
+from engine.commands.base import Command
 from engine.commands.dead_letters import LETTER_FIELDS
 from engine.commands.redriving import TURN_LOOKS_MAX, TURN_REDRIVEN_MAX
 from engine.commands.registry import RUN, STEPS
@@ -65,24 +66,24 @@ def add(house: House, body: bytes, number: int, stream: str = S) -> list[int]:
     """Add an entry as often; their IDs are as long as they can be."""
     top = (1 << 128) - 2 - number
     added = [top + at for at in range(number)]
-    house.run(commands.XAdd(stream=stream, bodies=[body] * number, ids=added))
+    house.run(types.XAdd(stream=stream, bodies=[body] * number, ids=added))
     return added
 
 
 def deliver(house: House, number: int, body: bytes = SHORT, consumer: str = NAME) -> list[int]:
     """Have a consumer hold as many entries."""
     added = add(house, body, number)
-    house.run(commands.EnsureGroup(stream=S, group="g", start=0, policy={"dead_letter_stream": "dead"}))
+    house.run(weir_commands.EnsureGroup(stream=S, group="g", start=0, policy={"dead_letter_stream": "dead"}))
     while house.run(read_group(consumer, count=500)).streams:  # type: ignore[attr-defined] # a GroupRead
         pass
     return added
 
 
-def read_group(consumer: str = "c", count: int = LIMITS.rows_max) -> commands.XReadGroup:
-    return commands.XReadGroup(
+def read_group(consumer: str = "c", count: int = LIMITS.rows_max) -> types.XReadGroup:
+    return types.XReadGroup(
         group="g",
         consumer=consumer,
-        streams=[(S, Cursor.NEW)],
+        streams=[(S, types.Cursor.NEW)],
         count=count,
         bytes_max=LIMITS.answer_bytes_max,
     )
@@ -91,331 +92,335 @@ def read_group(consumer: str = "c", count: int = LIMITS.rows_max) -> commands.XR
 # --- entries
 
 
-@case(commands.XAdd)
+@case(types.XAdd)
 def _add(_: House) -> Command:
     bodies = [SHORT] * SETTINGS.batch_entries_max
-    return commands.XAdd(stream=S, bodies=bodies, ids=[(1 << 127) + at for at in range(len(bodies))])
+    return types.XAdd(stream=S, bodies=bodies, ids=[(1 << 127) + at for at in range(len(bodies))])
 
 
-@case(commands.AddEach)
+@case(weir_commands.AddEach)
 def _add_each(_: House) -> Command:
-    return commands.AddEach(stream=S, bodies=[SHORT] * SETTINGS.batch_entries_max)
+    return weir_commands.AddEach(stream=S, bodies=[SHORT] * SETTINGS.batch_entries_max)
 
 
-@case(commands.Publish)
+@case(weir_commands.Publish)
 def _publish(_: House) -> Command:
     bodies = [SHORT] * (SETTINGS.batch_entries_max // MANY)
-    return commands.Publish(parts=[commands.XAdd(stream=name, bodies=bodies) for name in names(MANY)])
+    return weir_commands.Publish(parts=[types.XAdd(stream=name, bodies=bodies) for name in names(MANY)])
 
 
-@case(commands.Close)
+@case(weir_commands.Close)
 def _close(house: House) -> Command:
     add(house, SHORT, 1)
-    return commands.Close(stream=S, reason="x" * 256)
+    return weir_commands.Close(stream=S, reason="x" * 256)
 
 
-@case(commands.XTrim)
+@case(types.XTrim)
 def _trim(house: House) -> Command:
     add(house, SHORT, 100)
-    return commands.XTrim(stream=S, trim=Trim(maxlen=0))
+    return types.XTrim(stream=S, trim=types.Trim(maxlen=0))
 
 
-@case(commands.XDelEx)
+@case(types.XDelEx)
 def _delete(house: House) -> Command:
-    return commands.XDelEx(stream=S, ids=add(house, SHORT, LIMITS.lookups_max), refs=Refs.DELETE)
+    return types.XDelEx(stream=S, ids=add(house, SHORT, LIMITS.lookups_max), refs=types.Refs.DELETE)
 
 
-@case(commands.XRange)
+@case(types.XRange)
 def _range(house: House) -> Command:
     add(house, USUAL, LIMITS.rows_max)
     most = LIMITS.answer_bytes_max
-    return commands.XRange(stream=S, start=0, end=ids.ID_MAX, count=LIMITS.rows_max, bytes_max=most)
+    return types.XRange(stream=S, start=0, end=ids.ID_MAX, count=LIMITS.rows_max, bytes_max=most)
 
 
-@case(commands.XRead)
+@case(types.XRead)
 def _read(house: House) -> Command:
     streams = names(MANY)
     for name in streams:
         add(house, USUAL, LIMITS.rows_max // MANY, name)
-    return commands.XRead(
+    return types.XRead(
         streams=[(name, 0) for name in streams], count=LIMITS.rows_max, bytes_max=LIMITS.answer_bytes_max
     )
 
 
-@case(commands.DescribeEdges)
+@case(weir_commands.DescribeEdges)
 def _edges(house: House) -> Command:
     add(house, LONG, 2)
-    return commands.DescribeEdges(stream=S)
+    return weir_commands.DescribeEdges(stream=S)
 
 
-@case(commands.DescribeArchived)
+@case(weir_commands.DescribeArchived)
 def _archived(house: House) -> Command:
     gone = add(house, SHORT, 10_000)
-    house.run(commands.UpdateStream(stream=S, archived_up_to=gone[-1]))
+    house.run(weir_commands.UpdateStream(stream=S, archived_up_to=gone[-1]))
     for at in range(0, len(gone), LIMITS.lookups_max):
-        house.run(commands.XDel(stream=S, ids=gone[at : at + LIMITS.lookups_max]))
-    return commands.DescribeArchived(stream=S, low=0, high=ids.ID_MAX)
+        house.run(types.XDel(stream=S, ids=gone[at : at + LIMITS.lookups_max]))
+    return weir_commands.DescribeArchived(stream=S, low=0, high=ids.ID_MAX)
 
 
 # --- groups
 
 
-@case(commands.XReadGroup)
+@case(types.XReadGroup)
 def _read_group(house: House) -> Command:
     add(house, USUAL, LIMITS.rows_max)
-    house.run(commands.EnsureGroup(stream=S, group="g", start=0))
+    house.run(weir_commands.EnsureGroup(stream=S, group="g", start=0))
     return read_group()
 
 
-@case(commands.Acknowledge)
+@case(weir_commands.Acknowledge)
 def _acknowledge(house: House) -> Command:
-    return commands.Acknowledge(stream=S, group="g", ids=deliver(house, LIMITS.ids_max))
+    return weir_commands.Acknowledge(stream=S, group="g", ids=deliver(house, LIMITS.ids_max))
 
 
-@case(commands.XAckDel)
+@case(types.XAckDel)
 def _ack_and_delete(house: House) -> Command:
-    return commands.XAckDel(stream=S, group="g", ids=deliver(house, LIMITS.lookups_max))
+    return types.XAckDel(stream=S, group="g", ids=deliver(house, LIMITS.lookups_max))
 
 
-@case(commands.XClaim)
+@case(types.XClaim)
 def _claim(house: House) -> Command:
-    claim = commands.Claim(ids=deliver(house, 20, LONG), min_idle_ms=0)
-    return commands.XClaim(stream=S, group="g", consumer="d", claim=claim, bytes_max=LIMITS.answer_bytes_max)
+    claim = types.Claim(ids=deliver(house, 20, LONG), min_idle_ms=0)
+    return types.XClaim(stream=S, group="g", consumer="d", claim=claim, bytes_max=LIMITS.answer_bytes_max)
 
 
-@case(commands.Extend)
+@case(weir_commands.Extend)
 def _extend(house: House) -> Command:
-    return commands.Extend(stream=S, group="g", consumer=NAME, ids=deliver(house, LIMITS.lookups_max))
+    return weir_commands.Extend(stream=S, group="g", consumer=NAME, ids=deliver(house, LIMITS.lookups_max))
 
 
-@case(commands.XNack)
+@case(types.XNack)
 def _give_back(house: House) -> Command:
     ids_held = deliver(house, LIMITS.lookups_max)
-    return commands.XNack(stream=S, group="g", nack=commands.Nack(ids=ids_held, mode=commands.NackMode.FAIL))
+    return types.XNack(stream=S, group="g", nack=types.Nack(ids=ids_held, mode=types.NackMode.FAIL))
 
 
-@case(commands.XAutoClaim)
+@case(types.XAutoClaim)
 def _claim_idle(house: House) -> Command:
     deliver(house, 20, LONG)
-    return commands.XAutoClaim(
+    return types.XAutoClaim(
         stream=S, group="g", consumer="d", min_idle_ms=0, start=0, bytes_max=LIMITS.answer_bytes_max
     )
 
 
-@case(commands.DeadLetterEntries)
+@case(weir_commands.DeadLetterEntries)
 def _dead_letter(house: House) -> Command:
-    return commands.DeadLetterEntries(
+    return weir_commands.DeadLetterEntries(
         stream=S, group="g", ids=deliver(house, LIMITS.lookups_max), reason="x" * 512
     )
 
 
 def _with_letters(house: House, number: int) -> list[int]:
     policy = {"dead_letter_stream": "dead"}
-    house.run(commands.EnsureGroup(stream=S, group="g", start=0, mkstream=True, policy=policy))
+    house.run(weir_commands.EnsureGroup(stream=S, group="g", start=0, mkstream=True, policy=policy))
     noted = zip(LETTER_FIELDS, (S, "1-0", "g", "c", "2", "max_deliveries"), strict=True)
     return add(house, entries.body([("a", "1"), *noted]), number, "dead")
 
 
-@case(commands.FindDeadLetters)
+@case(weir_commands.FindDeadLetters)
 def _find_letters(house: House) -> Command:
     _with_letters(house, TURN_LOOKS_MAX)
-    return commands.FindDeadLetters(
+    return weir_commands.FindDeadLetters(
         stream=S, group="g", letters="dead", start=0, end=ids.ID_MAX, count=10_000
     )
 
 
-@case(commands.Redrive)
+@case(weir_commands.Redrive)
 def _redrive(house: House) -> Command:
     letters = _with_letters(house, TURN_REDRIVEN_MAX)
-    return commands.Redrive(stream=S, group="g", letters="dead", ids=letters)
+    return weir_commands.Redrive(stream=S, group="g", letters="dead", ids=letters)
 
 
-@case(commands.XPending)
+@case(types.XPending)
 def _pending(house: House) -> Command:
     for at, name in enumerate(names(MANY)):
-        house.run(commands.XAdd(stream=S, bodies=[SHORT], ids=[at + 1]))
-        house.run(commands.EnsureGroup(stream=S, group="g", start=0))
+        house.run(types.XAdd(stream=S, bodies=[SHORT], ids=[at + 1]))
+        house.run(weir_commands.EnsureGroup(stream=S, group="g", start=0))
         house.run(read_group(name))
-    return commands.XPending(stream=S, group="g")
+    return types.XPending(stream=S, group="g")
 
 
-@case(commands.XPendingRange)
+@case(types.XPendingRange)
 def _pending_entries(house: House) -> Command:
     deliver(house, LIMITS.rows_max // 10)
-    return commands.XPendingRange(stream=S, group="g", start=0, end=ids.ID_MAX, count=LIMITS.rows_max // 10)
+    return types.XPendingRange(stream=S, group="g", start=0, end=ids.ID_MAX, count=LIMITS.rows_max // 10)
 
 
 def _with_groups(house: House) -> None:
     for name in names(MANY):
         house.run(
-            commands.EnsureGroup(
+            weir_commands.EnsureGroup(
                 stream=S, group=name, start=0, mkstream=True, policy={"dead_letter_stream": NAME}
             )
         )
 
 
-@case(commands.DescribeGroup)
+@case(weir_commands.DescribeGroup)
 def _describe_group(house: House) -> Command:
     house.run(
-        commands.EnsureGroup(
+        weir_commands.EnsureGroup(
             stream=S, group=NAME, start=0, mkstream=True, policy={"dead_letter_stream": NAME}
         )
     )
-    return commands.DescribeGroup(stream=S, group=NAME)
+    return weir_commands.DescribeGroup(stream=S, group=NAME)
 
 
-@case(commands.XInfoGroups)
+@case(types.XInfoGroups)
 def _groups(house: House) -> Command:
     _with_groups(house)
-    return commands.XInfoGroups(stream=S)
+    return types.XInfoGroups(stream=S)
 
 
-@case(commands.FindGroup)
+@case(types.FindGroup)
 def _find_group(_: House) -> Command:
-    return commands.FindGroup(streams=names(MANY), group="g")
+    return types.FindGroup(streams=names(MANY), group="g")
 
 
-@case(commands.XInfoConsumers)
+@case(types.XInfoConsumers)
 def _consumers(house: House) -> Command:
-    house.run(commands.EnsureGroup(stream=S, group="g", start=0, mkstream=True))
+    house.run(weir_commands.EnsureGroup(stream=S, group="g", start=0, mkstream=True))
     for name in names(MANY):
-        house.run(commands.XGroupCreateConsumer(stream=S, group="g", consumer=name))
-    return commands.XInfoConsumers(stream=S, group="g")
+        house.run(types.XGroupCreateConsumer(stream=S, group="g", consumer=name))
+    return types.XInfoConsumers(stream=S, group="g")
 
 
 # --- streams
 
 
-@case(commands.XInfoStream)
+@case(types.XInfoStream)
 def _info(house: House) -> Command:
     add(house, LONG, 2)
-    return commands.XInfoStream(stream=S)
+    return types.XInfoStream(stream=S)
 
 
-@case(commands.XInfoStreamFull)
+@case(types.XInfoStreamFull)
 def _details(house: House) -> Command:
     deliver(house, 20, LONG)
     for name in names(MANY):
-        house.run(commands.XGroupCreateConsumer(stream=S, group="g", consumer=name))
-    return commands.XInfoStreamFull(stream=S, count=MANY, bytes_max=LIMITS.answer_bytes_max)
+        house.run(types.XGroupCreateConsumer(stream=S, group="g", consumer=name))
+    return types.XInfoStreamFull(stream=S, count=MANY, bytes_max=LIMITS.answer_bytes_max)
 
 
-@case(commands.DescribeUse)
+@case(types.DescribeUse)
 def _use(house: House) -> Command:
     add(house, LONG, 2)
-    return commands.DescribeUse(stream=S)
+    return types.DescribeUse(stream=S)
 
 
-@case(commands.ListStreams)
+@case(types.ListStreams)
 def _list(house: House) -> Command:
     for name in names(2 * MANY):
-        house.run(commands.EnsureStream(stream=name))
-    return commands.ListStreams()
+        house.run(weir_commands.EnsureStream(stream=name))
+    return types.ListStreams()
 
 
-@case(commands.StreamInfos)
+@case(weir_commands.StreamInfos)
 def _infos(house: House) -> Command:
     for name in names(20):
         add(house, LONG, 2, name)
-    return commands.StreamInfos(limit=MANY)
+    return weir_commands.StreamInfos(limit=MANY)
 
 
-@case(commands.MeasureStreams)
+@case(weir_commands.MeasureStreams)
 def _measure(house: House) -> Command:
     _with_groups(house)
-    return commands.MeasureStreams(streams=[S], groups_max=MANY)
+    return weir_commands.MeasureStreams(streams=[S], groups_max=MANY)
 
 
-@case(commands.Plan)
+@case(weir_commands.Plan)
 def _plan(house: House) -> Command:
     streams = names(200)
     for name in streams:
         add(house, SHORT, 256, name)
-    return commands.Plan(streams=[(name, 0) for name in streams], parts=256)
+    return weir_commands.Plan(streams=[(name, 0) for name in streams], parts=256)
 
 
 # --- Durable Streams
 
 
-@case(commands.CreateDurable)
+@case(durable_commands.CreateDurable)
 def _create_durable(_: House) -> Command:
-    return commands.CreateDurable(stream=S, media="application/json; " + "x" * 200, bodies=[SHORT] * 100)
+    return durable_commands.CreateDurable(
+        stream=S, media="application/json; " + "x" * 200, bodies=[SHORT] * 100
+    )
 
 
-@case(commands.AppendDurable)
+@case(durable_commands.AppendDurable)
 def _append_durable(house: House) -> Command:
-    house.run(commands.CreateDurable(stream=S, media="application/json"))
-    batch = ProducerBatch("x" * 400, 0, 0)
-    return commands.AppendDurable(stream=S, bodies=[SHORT] * 100, kind="application/json", batch=batch)
+    house.run(durable_commands.CreateDurable(stream=S, media="application/json"))
+    batch = durable_commands.ProducerBatch("x" * 400, 0, 0)
+    return durable_commands.AppendDurable(
+        stream=S, bodies=[SHORT] * 100, kind="application/json", batch=batch
+    )
 
 
-@case(commands.AppendBatches)
+@case(durable_commands.AppendBatches)
 def _append_batches(house: House) -> Command:
-    house.run(commands.CreateDurable(stream=S, media="application/json"))
-    batches = [ProducerBatch(f"p{at}", 0, 0) for at in range(MANY)]
-    return commands.AppendBatches(
+    house.run(durable_commands.CreateDurable(stream=S, media="application/json"))
+    batches = [durable_commands.ProducerBatch(f"p{at}", 0, 0) for at in range(MANY)]
+    return durable_commands.AppendBatches(
         stream=S, kind="application/json", batches=batches, counts=[1] * MANY, bodies=[SHORT] * MANY
     )
 
 
-@case(commands.DescribeDurable)
+@case(durable_commands.DescribeDurable)
 def _describe_durable(house: House) -> Command:
-    house.run(commands.CreateDurable(stream=S, media="application/json; " + "x" * 200, bodies=[LONG]))
-    return commands.DescribeDurable(stream=S)
+    house.run(durable_commands.CreateDurable(stream=S, media="application/json; " + "x" * 200, bodies=[LONG]))
+    return durable_commands.DescribeDurable(stream=S)
 
 
 # --- schedules
 
 
-def _schedule(name: str, body: bytes = LONG, rule: Rule = IN_AN_HOUR) -> commands.SetSchedule:
-    return commands.SetSchedule(stream=S, schedule=commands.NewSchedule(name, body, rule))
+def _schedule(name: str, body: bytes = LONG, rule: Rule = IN_AN_HOUR) -> schedule_commands.SetSchedule:
+    return schedule_commands.SetSchedule(stream=S, schedule=schedule_commands.NewSchedule(name, body, rule))
 
 
-@case(commands.SetSchedule)
+@case(schedule_commands.SetSchedule)
 def _set_schedule(_: House) -> Command:
     return _schedule(NAME)
 
 
-@case(commands.AddScheduled)
+@case(schedule_commands.AddScheduled)
 def _add_scheduled(_: House) -> Command:
-    later = [commands.NewSchedule(name, SHORT, IN_AN_HOUR) for name in names(LATER_MAX)]
+    later = [schedule_commands.NewSchedule(name, SHORT, IN_AN_HOUR) for name in names(LATER_MAX)]
     bodies = [SHORT] * (SETTINGS.batch_entries_max - LATER_MAX)
-    return commands.AddScheduled(stream=S, add=commands.XAdd(stream=S, bodies=bodies), later=later)
+    return schedule_commands.AddScheduled(stream=S, add=types.XAdd(stream=S, bodies=bodies), later=later)
 
 
-@case(commands.FireSchedule)
+@case(schedule_commands.FireSchedule)
 def _fire(house: House) -> Command:
     house.run(_schedule(NAME))
-    return commands.FireSchedule(stream=S, name=NAME)
+    return schedule_commands.FireSchedule(stream=S, name=NAME)
 
 
-@case(commands.DescribeSchedule)
+@case(schedule_commands.DescribeSchedule)
 def _describe_schedule(house: House) -> Command:
     house.run(_schedule(NAME))
-    return commands.DescribeSchedule(stream=S, name=NAME)
+    return schedule_commands.DescribeSchedule(stream=S, name=NAME)
 
 
-@case(commands.ListSchedules)
+@case(schedule_commands.ListSchedules)
 def _list_schedules(house: House) -> Command:
     body = entries.body([("a", "x" * 8_000)])
     for name in names(MANY):
         house.run(_schedule(name, body, LONGEST_RULE))
-    return commands.ListSchedules(stream=S, limit=MANY)
+    return schedule_commands.ListSchedules(stream=S, limit=MANY)
 
 
 # --- beside the streams
 
 
-@case(commands.ConfigGet)
+@case(types.ConfigGet)
 def _config(_: House) -> Command:
-    return commands.ConfigGet()
+    return types.ConfigGet()
 
 
-@case(commands.ListMetadata)
+@case(weir_commands.ListMetadata)
 def _metadata(house: House) -> Command:
     for name in names(63):
-        house.run(commands.PutMetadata(name=name, value=b"x" * (64 << 10)))
-    return commands.ListMetadata()
+        house.run(weir_commands.PutMetadata(name=name, value=b"x" * (64 << 10)))
+    return weir_commands.ListMetadata()
 
 
 # --- the tests

@@ -10,7 +10,7 @@ import pytest
 
 from app.http.media import JSON
 from app.settings import Settings
-from engine.commands import TURN_COMMANDS_MAX, TURN_LOOKUPS_MAX
+from engine.commands.turn import TURN_COMMANDS_MAX, TURN_LOOKUPS_MAX
 from tests.app.conversing import LIMITS, SocketWorld
 from tests.bounds import bounded
 

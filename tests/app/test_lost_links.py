@@ -16,18 +16,8 @@ from websockets.asyncio.client import connect
 from websockets.typing import Subprotocol
 
 from engine import Engine, EngineProtocol, entries, ids
-from engine.commands import (
-    Claim,
-    EnsureGroup,
-    XAck,
-    XAdd,
-    XClaim,
-    XInfoGroups,
-    XLen,
-    XPendingRange,
-    XReadGroup,
-)
-from engine.commands.types import Cursor
+from engine.commands import types
+from engine.commands.weir_commands import EnsureGroup
 from engine.log_figures import Fsync
 from tests.app.policies import principal_with
 from tests.app.slow_disk import SlowDisk
@@ -193,18 +183,20 @@ class House:
     def add(self) -> "asyncio.Task[object]":
         """Publish the entry; it is delivered in the same step."""
         body = entries.body([("n", "1")])
-        return asyncio.ensure_future(reply_to(self.engine, XAdd(stream="s", bodies=[body], ids=[ENTRY])))
+        return asyncio.ensure_future(
+            reply_to(self.engine, types.XAdd(stream="s", bodies=[body], ids=[ENTRY]))
+        )
 
     async def pending(self) -> list[tuple[str | None, int]]:
         """Who holds what, and how often that was delivered."""
         listed: Any = await reply_to(
-            self.engine, XPendingRange(stream="s", group="g", start=0, end=ids.ID_MAX, count=9)
+            self.engine, types.XPendingRange(stream="s", group="g", start=0, end=ids.ID_MAX, count=9)
         )
         return [(one.consumer, one.delivery_count) for one in listed.entries]
 
     async def read_by_group(self) -> int:
         """How many entries the group has been given."""
-        groups: Any = await reply_to(self.engine, XInfoGroups(stream="s"))
+        groups: Any = await reply_to(self.engine, types.XInfoGroups(stream="s"))
         return int(groups[0].entries_read or 0)
 
     async def until_gone(self) -> None:
@@ -265,7 +257,7 @@ async def test_a_lost_link_loses_no_entry(tmp_path: Path, door: str, moment: str
         assert await house.read_by_group() == int(held is not None or is_settled)
         await NEXT[then](house, door, 0 if held is None else held[1], is_settled=is_settled)
         assert (await house.pending(), await house.read_by_group()) == ([], 1)
-        assert await reply_to(bench.engine, XLen(stream="s")) == 1
+        assert await reply_to(bench.engine, types.XLen(stream="s")) == 1
 
 
 async def _the_same(house: House, door: str, deliveries: int, *, is_settled: bool) -> None:
@@ -287,9 +279,9 @@ async def _another(house: House, door: str, deliveries: int, *, is_settled: bool
     """Another consumer takes it; the first one comes back, gets nothing, and settles it late: for both, but
     over a socket, where an acknowledgement names its consumer.
     """
-    await reply_to(house.engine, XReadGroup(streams=[("s", Cursor.NEW)], group="g", consumer="d"))
-    claim = Claim(ids=[ENTRY], min_idle_ms=0)
-    await reply_to(house.engine, XClaim(stream="s", group="g", consumer="d", claim=claim))
+    await reply_to(house.engine, types.XReadGroup(streams=[("s", types.Cursor.NEW)], group="g", consumer="d"))
+    claim = types.Claim(ids=[ENTRY], min_idle_ms=0)
+    await reply_to(house.engine, types.XClaim(stream="s", group="g", consumer="d", claim=claim))
     taken = await house.pending()
     assert [consumer for consumer, _ in taken] == ([] if is_settled else ["d"])
     assert is_settled or taken[0][1] > deliveries
@@ -305,7 +297,7 @@ async def _another(house: House, door: str, deliveries: int, *, is_settled: bool
     late.lose()
     await house.until_gone()
     is_held = isinstance(late, Frames) and not is_settled
-    assert await reply_to(house.engine, XAck(stream="s", group="g", ids=[ENTRY])) == is_held
+    assert await reply_to(house.engine, types.XAck(stream="s", group="g", ids=[ENTRY])) == is_held
 
 
 NEXT: Final[dict[str, Callable[..., Any]]] = {"the same": _the_same, "another": _another}

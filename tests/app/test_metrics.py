@@ -20,7 +20,8 @@ from app.metrics.families import FAMILIES
 from app.settings import Settings
 from engine import Caps, Engine, Histogram, SystemClock, entries
 from engine.cluster import BackendFigures
-from engine.commands import Cursor, EnsureStream, Trim, UpdateGroup, XAdd, XGroupCreate, XReadGroup, XTrim
+from engine.commands.types import Cursor, Trim, XAdd, XGroupCreate, XReadGroup, XTrim
+from engine.commands.weir_commands import EnsureStream, UpdateGroup
 from engine.storage.memory import MemoryStorage
 from tests.app.conftest import calling
 from tests.app.metrics import OPENMETRICS, Series, parse, scrape, value

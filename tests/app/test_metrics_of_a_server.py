@@ -15,7 +15,7 @@ from app.api import metrics
 from app.main import create_app
 from app.settings import Settings
 from engine import Engine, SystemClock
-from engine.commands import EnsureStream
+from engine.commands.weir_commands import EnsureStream
 from tests.app.metrics import Series, parse, value
 from tests.app.sockets import talking
 from tests.engine.asking import reply_to

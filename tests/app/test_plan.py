@@ -12,7 +12,7 @@ from app.api import plan as planning
 from app.glob import Glob
 from app.main import App
 from engine import Call, Done, Replies
-from engine.commands import Plan
+from engine.commands.weir_commands import Plan
 from engine.replies import Planned
 from tests.app.conftest import store
 from tests.app.test_waits import WaitingClient

@@ -23,7 +23,9 @@ from app.live import joiner
 from app.main import _routes
 from app.settings import Settings
 from engine import Call, EngineError, errors, ids
-from engine.commands import Acknowledge, AppendBatches, AppendDurable, XAdd, XLen
+from engine.commands.durable_commands import AppendBatches, AppendDurable
+from engine.commands.types import XAdd, XLen
+from engine.commands.weir_commands import Acknowledge
 from engine.read_handle import Replies
 from engine.replies import Added
 from tests import halves

@@ -12,21 +12,8 @@ from app.live.feeds import FeedGap, FeedItem, FeedPage
 from app.live.leases import ConsumerKey
 from app.live.readers import Gate, GroupPump, Room, StreamPump
 from engine import EngineError, entries, ids
-from engine.commands import (
-    Claim,
-    Close,
-    Cursor,
-    Nack,
-    NackMode,
-    XAck,
-    XAdd,
-    XClaim,
-    XGroupCreate,
-    XNack,
-    XPendingRange,
-    XRange,
-    XReadGroup,
-)
+from engine.commands import types
+from engine.commands.weir_commands import Close
 from engine.replies import StreamDeliveries
 from tests.app.conversing import EngineWorld
 
@@ -255,7 +242,7 @@ def test_a_backend_that_is_away_ends_a_pump_unless_its_reader_waits(
     world.add("t")
     sink = StreamsSink()
     sink.waits_for_backend = waits
-    world.engine.refusals = {XRange: AWAY}
+    world.engine.refusals = {types.XRange: AWAY}
     pump = following(world, sink, "s", "t")
     world.settle()
     world.engine.refusals = {}
@@ -348,13 +335,15 @@ def pending(world: EngineWorld) -> list[tuple[str, str | None, int]]:
 def group(world: EngineWorld) -> EngineWorld:
     """With a group of three entries."""
     world.add("s", 3)
-    world.run(XGroupCreate(stream="s", group="g", start=0))
+    world.run(types.XGroupCreate(stream="s", group="g", start=0))
     return world
 
 
 def read_before(world: EngineWorld, count: int = 2) -> list[str]:
     """Entries that the consumer has from an earlier reader."""
-    reply = world.run(XReadGroup(group="g", consumer="c", streams=[("s", Cursor.NEW)], count=count))
+    reply = world.run(
+        types.XReadGroup(group="g", consumer="c", streams=[("s", types.Cursor.NEW)], count=count)
+    )
     return [ids.format(one.id) for one in reply.streams[0].entries]
 
 
@@ -459,11 +448,13 @@ def test_another_reader_takes_the_consumer_over(group: EngineWorld) -> None:
     assert (first.given, second.given) == (group.texts("s")[:3], group.texts("s"))
 
 
-SETTLED: dict[str, Callable[[Sequence[int]], XAck | XNack | XClaim]] = {
-    "acknowledged": lambda wanted: XAck(stream="s", group="g", ids=wanted),
-    "given back": lambda wanted: XNack(stream="s", group="g", nack=Nack(ids=wanted, mode=NackMode.SILENT)),
-    "claimed": lambda wanted: XClaim(
-        stream="s", group="g", consumer="other", claim=Claim(ids=wanted, min_idle_ms=0)
+SETTLED: dict[str, Callable[[Sequence[int]], types.XAck | types.XNack | types.XClaim]] = {
+    "acknowledged": lambda wanted: types.XAck(stream="s", group="g", ids=wanted),
+    "given back": lambda wanted: types.XNack(
+        stream="s", group="g", nack=types.Nack(ids=wanted, mode=types.NackMode.SILENT)
+    ),
+    "claimed": lambda wanted: types.XClaim(
+        stream="s", group="g", consumer="other", claim=types.Claim(ids=wanted, min_idle_ms=0)
     ),
 }
 
@@ -489,7 +480,7 @@ def test_what_is_settled_elsewhere_makes_room_by_one_look_a_cycle(group: EngineW
     group.engine.execute(SETTLED[way](own[:3]))
     group.do(settle_some, own[:3])
     group.pass_cycles()
-    looked = [one for one in group.engine.calls[looks:] if isinstance(one.commands[0], XPendingRange)]
+    looked = [one for one in group.engine.calls[looks:] if isinstance(one.commands[0], types.XPendingRange)]
     assert len(looked) <= 2
     assert len(sink.given) == 7
     assert len(pump.consumer.in_flight) == 4
@@ -506,7 +497,7 @@ def test_a_lost_reply_ends_a_consumer_unless_its_reader_waits(
     working(group, sink)
     group.settle()
     bodies = [entries.body([("n", "1")])] * 2
-    group.engine.execute(XAdd(stream="s", bodies=bodies))
+    group.engine.execute(types.XAdd(stream="s", bodies=bodies))
     group.do(group.engine.lose, AWAY, delivers=delivers)
     group.settle()
     assert sink.ends == ([] if waits else [AWAY])
@@ -522,6 +513,6 @@ def test_a_group_that_is_drained_ends_its_pump(group: EngineWorld) -> None:
     group.run(Close(stream="s"))
     group.settle()
     assert (sink.said, sink.ends) == (["closed"], [])
-    group.run(XAck(stream="s", group="g", ids=[ids.parse(text) or 0 for text in sink.given]))
+    group.run(types.XAck(stream="s", group="g", ids=[ids.parse(text) or 0 for text in sink.given]))
     group.settle()
     assert (sink.said, sink.ends) == (["closed", "drained"], [None])

@@ -11,7 +11,7 @@ from app.auth.rate_limiter import caller_of
 from app.live.fair_queue import FRAMES_A_CYCLE_MAX, OPENING_MAX, UNDER_WAY_MAX
 from app.settings import Settings
 from engine import ids
-from engine.commands import XPendingRange
+from engine.commands.types import XPendingRange
 from engine.replies import PendingList
 from tests.app.pushing import PushPeer, PushWorld, Stored
 from tests.engine.clocks import settle

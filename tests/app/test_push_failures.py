@@ -12,7 +12,7 @@ from app.doors.websocket.stream_subscription import StreamSubscription
 from app.live.leases import ConsumerKey, ConsumerLease, ConsumerLeases
 from app.settings import Settings
 from engine import errors, ids
-from engine.commands import XPendingRange
+from engine.commands.types import XPendingRange
 from engine.replies import PendingList
 from tests.app.conftest import calling
 from tests.app.pushing import PushPeer, PushWorld, Stored

@@ -14,7 +14,7 @@ import pytest
 from app.main import ROUTES, App, create_app
 from app.settings import Settings
 from engine import Engine
-from engine.commands import XLen
+from engine.commands.types import XLen
 from tests.app.auth.callers import ROOT, app_with, client, made
 from tests.app.conftest import BASE, calling
 from tests.app.conversing import SocketWorld

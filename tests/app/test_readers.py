@@ -15,18 +15,8 @@ from app.doors.websocket.session import Session
 from app.live.leases import ConsumerKey, ConsumerLease, ConsumerLeases
 from app.settings import Settings
 from engine import errors, ids
-from engine.commands import (
-    Claim,
-    Close,
-    Nack,
-    NackMode,
-    UpdateGroup,
-    XAck,
-    XClaim,
-    XGroupCreate,
-    XNack,
-    XPendingRange,
-)
+from engine.commands.types import Claim, Nack, NackMode, XAck, XClaim, XGroupCreate, XNack, XPendingRange
+from engine.commands.weir_commands import Close, UpdateGroup
 from engine.replies import PendingList
 from tests.app.pushing import Json, PushPeer, PushWorld, Stored
 from tests.app.test_sse import EventReader

@@ -17,19 +17,9 @@ from app.live.consumer import CHECK_S
 from app.live.stalls import STALL_S_MAX
 from app.settings import Settings
 from engine import ids
-from engine.commands import (
-    Claim,
-    Close,
-    DescribeGroup,
-    EnsureGroup,
-    Nack,
-    NackMode,
-    XAck,
-    XClaim,
-    XNack,
-    XPendingRange,
-    execution,
-)
+from engine.commands import execution
+from engine.commands.types import Claim, Nack, NackMode, XAck, XClaim, XNack, XPendingRange
+from engine.commands.weir_commands import Close, DescribeGroup, EnsureGroup
 from engine.replies import GroupInfo, PendingList
 from tests import halves
 from tests.app.eventsource import ReceivedEvent

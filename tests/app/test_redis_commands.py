@@ -7,7 +7,7 @@ from app.redis import Resp, parse, seeing_all
 from app.redis.parsers.parse_server import _BOOKMARKS_MAX, Bookmarks
 from app.redis.replies import just_ids, resp
 from engine import EngineError, entries, ids
-from engine.commands import ListStreams
+from engine.commands.types import ListStreams
 from engine.replies import (
     AutoClaimed,
     Claimed,

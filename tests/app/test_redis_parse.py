@@ -6,23 +6,7 @@ from hypothesis import strategies as st
 
 from app.redis import COMMANDS, Resp, check_transaction, parse
 from engine import EngineError, entries
-from engine.commands import (
-    AutoSequence,
-    Claim,
-    Cursor,
-    Nack,
-    NackMode,
-    Refs,
-    XAdd,
-    XClaim,
-    XGroupCreate,
-    XNack,
-    XPendingRange,
-    XRange,
-    XRead,
-    XReadGroup,
-    XTrim,
-)
+from engine.commands import types
 from tests.redis_session import RedisSession, parse_or_refusal
 
 ID = "ERR Invalid stream ID specified as stream command argument"
@@ -278,7 +262,7 @@ def test_arity_is_checked_before_everything(name: str) -> None:
 def test_field_names_are_text_and_values_are_anything() -> None:
     """Values keep their bytes; a name that is not UTF-8 is refused."""
     command = parse([b"XADD", b"s", b"*", b"a", b"\xff"]).command
-    assert isinstance(command, XAdd)
+    assert isinstance(command, types.XAdd)
     assert command.bodies == (entries.body([("a", b"\xff")]),)
     with pytest.raises(EngineError, match="field names are UTF-8") as caught:
         parse([b"XADD", b"s", b"*", b"\xff", b"a"])
@@ -288,12 +272,12 @@ def test_field_names_are_text_and_values_are_anything() -> None:
 def test_words_behind_the_id_are_fields() -> None:
     """XADD k * MAXLEN 5 stores a field called MAXLEN."""
     command = parse(words("XADD k ACKED MAXLEN ~ 5 LIMIT 0 NOMKSTREAM 7-* MAXLEN 5")).command
-    assert isinstance(command, XAdd)
+    assert isinstance(command, types.XAdd)
     assert command.bodies == (entries.body([("MAXLEN", b"5")]),)
-    assert (command.ids, command.mkstream) == ((AutoSequence(7),), False)
+    assert (command.ids, command.mkstream) == ((types.AutoSequence(7),), False)
     assert command.trim is not None
     assert (command.trim.maxlen, command.trim.approx, command.trim.limit) == (5, True, 0)
-    assert command.trim.refs is Refs.ACKED
+    assert command.trim.refs is types.Refs.ACKED
 
 
 def test_idmpauto_does_not_depend_on_the_order_of_fields() -> None:
@@ -301,7 +285,7 @@ def test_idmpauto_does_not_depend_on_the_order_of_fields() -> None:
     keys = []
     for fields in ("a 1 b 2", "b 2 a 1", "a 1 b 2 b 2"):
         command = parse(words(f"XADD s IDMPAUTO p * {fields}")).command
-        assert isinstance(command, XAdd)
+        assert isinstance(command, types.XAdd)
         assert command.producer_key is not None
         keys.append(command.producer_key.key)
     assert keys[0] == keys[1] != keys[2]
@@ -310,14 +294,14 @@ def test_idmpauto_does_not_depend_on_the_order_of_fields() -> None:
 def test_a_mark_is_only_a_mark_before_a_threshold() -> None:
     """`=` and `~` may be left out, and options stand in any order."""
     command = parse(words("XTRIM s LIMIT 7 DELREF MINID ~ 3")).command
-    assert isinstance(command, XTrim)
+    assert isinstance(command, types.XTrim)
     assert (command.trim.minid, command.trim.approx, command.trim.limit) == (3 << 64, True, 7)
 
 
 def test_range_bounds() -> None:
     """A missing sequence is 0 below, the largest above; `(` excludes; the last COUNT wins; negative is 0."""
     command = parse(words("XREVRANGE s 5 (5 COUNT 1 COUNT -3")).command
-    assert isinstance(command, XRange)
+    assert isinstance(command, types.XRange)
     assert (command.start, command.end) == ((5 << 64) + 1, (6 << 64) - 1)
     assert (command.count, command.reverse) == (0, True)
 
@@ -325,9 +309,9 @@ def test_range_bounds() -> None:
 def test_the_ids_of_a_read_are_checked_in_their_order() -> None:
     """The first wrong one refuses the read: XREAD has nothing else that may be missing."""
     command = parse(words("XREAD COUNT -1 STREAMS COUNT STREAMS $ +")).command
-    assert isinstance(command, XRead)
+    assert isinstance(command, types.XRead)
     assert command.count is None
-    assert command.streams == [("COUNT", Cursor.LATEST), ("STREAMS", Cursor.LAST_ENTRY)]
+    assert command.streams == [("COUNT", types.Cursor.LATEST), ("STREAMS", types.Cursor.LAST_ENTRY)]
     assert refusal("XREAD STREAMS a b c $ > x").startswith("ERR The > ID can be specified only when calling")
     assert refusal("XREAD STREAMS a b c $ x >") == ID
 
@@ -337,9 +321,9 @@ def test_history_is_told_from_new_for_each_key() -> None:
     largest = "18446744073709551615-18446744073709551615"
     line = f"XREADGROUP NOACK GROUP STREAMS COUNT CLAIM 5 STREAMS a b c > 0 {largest}"
     command = parse(words(line)).command
-    assert isinstance(command, XReadGroup)
+    assert isinstance(command, types.XReadGroup)
     assert (command.group, command.consumer) == ("STREAMS", "COUNT")
-    assert [cursor for _, cursor in command.streams] == [Cursor.NEW, 0, Cursor.NEW]
+    assert [cursor for _, cursor in command.streams] == [types.Cursor.NEW, 0, types.Cursor.NEW]
     assert (command.noack, command.claim_min_idle_ms) == (True, 5)
 
 
@@ -368,10 +352,10 @@ def test_a_long_block_is_cut_to_the_limit() -> None:
     """BLOCK 0 is for ever in Redis; here both end at the limit."""
     for block, expected in ((0, 60_000), (5, 5), (70_000, 60_000)):
         command = parse(words(f"XREAD BLOCK {block} STREAMS s 0")).bounded(60_000).command
-        assert isinstance(command, XRead)
+        assert isinstance(command, types.XRead)
         assert command.block_ms == expected
     command = parse(words("XREAD STREAMS s 0")).bounded(60_000).command
-    assert isinstance(command, XRead)
+    assert isinstance(command, types.XRead)
     assert command.block_ms is None
 
 
@@ -440,8 +424,8 @@ def test_some_words_are_looked_at_behind_the_key(line: str, missing: Resp, text:
 def test_claim_options() -> None:
     """The later of IDLE and TIME wins; a negative min-idle is 0, RETRYCOUNT below 0 none; no ID is fine."""
     command = parse(words("XCLAIM s g c -5 IDLE 1 TIME 2 RETRYCOUNT -1 force JustId LASTID 4")).command
-    assert isinstance(command, XClaim)
-    expected = Claim(ids=[], min_idle_ms=0, time_ms=2, force=True, just_ids=True, last_id=4 << 64)
+    assert isinstance(command, types.XClaim)
+    expected = types.Claim(ids=[], min_idle_ms=0, time_ms=2, force=True, just_ids=True, last_id=4 << 64)
     assert command.claim == expected
 
 
@@ -466,25 +450,25 @@ def test_xnack_looks_at_the_group_first(tail: str, text: str) -> None:
 def test_xnack_options_stand_on_both_sides() -> None:
     """RETRYCOUNT and FORCE before and behind the IDs."""
     command = parse(words("XNACK s g fatal FORCE IDS 2 1 2-2 RETRYCOUNT 3")).command
-    assert isinstance(command, XNack)
-    expected = Nack(ids=[1 << 64, (2 << 64) + 2], mode=NackMode.FATAL, retry_count=3, force=True)
+    assert isinstance(command, types.XNack)
+    expected = types.Nack(ids=[1 << 64, (2 << 64) + 2], mode=types.NackMode.FATAL, retry_count=3, force=True)
     assert command.nack == expected
 
 
 def test_xpending_ignores_words_behind_the_consumer() -> None:
     """As Redis: up to nine words in all."""
     command = parse(words("XPENDING s g - + -1 c x y")).command
-    assert isinstance(command, XPendingRange)
+    assert isinstance(command, types.XPendingRange)
     assert (command.consumer, command.count) == ("c", 0)
 
 
 def test_group_starts() -> None:
     """SETID takes the edges, CREATE does not."""
     created = parse(words("XGROUP CREATE s g 5 ENTRIESREAD -1")).command
-    assert isinstance(created, XGroupCreate)
+    assert isinstance(created, types.XGroupCreate)
     assert (created.start, created.entries_read) == (5 << 64, None)
     assert getattr(parse(words("XGROUP SETID s g +")).command, "start", None) == (1 << 128) - 1
-    assert getattr(parse(words("XGROUP SETID s g $")).command, "start", None) is Cursor.LATEST
+    assert getattr(parse(words("XGROUP SETID s g $")).command, "start", None) is types.Cursor.LATEST
 
 
 def test_a_wrong_start_waits_for_the_key_and_setid_for_the_group() -> None:

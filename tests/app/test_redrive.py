@@ -9,7 +9,7 @@ from app.api.groups import dead_letters
 from app.main import create_app
 from app.settings import Settings
 from engine import Engine, SystemClock
-from engine.commands import EnsureGroup
+from engine.commands.weir_commands import EnsureGroup
 from tests.app.orders import client_of
 from tests.app.policies import FixedPolicy, principal_with
 from tests.engine.asking import reply_to

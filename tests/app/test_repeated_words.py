@@ -26,7 +26,8 @@ from engine import EngineError, entries, errors
 from engine.cluster.refusals import KNOWN, in_part, refusal_of, unavailable
 from engine.cluster.replication import BackendDurability, not_replicated
 from engine.cluster.wire import ConnectionLostError, ServerError
-from engine.commands import Command, XAdd, XLen
+from engine.commands.base import Command
+from engine.commands.types import XAdd, XLen
 from engine.replies import Added, Reply
 
 ROOT: Final = Path(__file__).parent.parent.parent

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from app.limits import EntryLimits
 from engine import Engine, SystemClock, entries, ids, rows
-from engine.commands import XAdd, XRange
+from engine.commands.types import XAdd, XRange
 from engine.replies import Entries
 from engine.rows import Form
 from tests.app.random_bodies import RandomBodies, compare

@@ -7,7 +7,7 @@ from typing import Final
 import pytest
 
 from engine import entries
-from engine.commands import DescribeSchedule, NewSchedule, SetSchedule
+from engine.commands.schedule_commands import DescribeSchedule, NewSchedule, SetSchedule
 from engine.recurrence import Rule
 from engine.replies import ScheduleInfo
 from tests.app.policies import principal_with

@@ -9,7 +9,8 @@ import pytest
 from app.main import create_app
 from app.settings import Settings
 from engine import Engine, EngineProtocol, entries
-from engine.commands import FlushAll, NewSchedule, SetSchedule, XAdd
+from engine.commands.schedule_commands import NewSchedule, SetSchedule
+from engine.commands.types import FlushAll, XAdd
 from engine.recurrence import Rule
 from engine.storage.memory import MemoryStorage
 from tests.app.auth.test_enforcement import GUARDED, ask

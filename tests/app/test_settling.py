@@ -11,7 +11,8 @@ import pytest
 
 from app.live import readers
 from engine import entries
-from engine.commands import EnsureGroup, XAdd
+from engine.commands.types import XAdd
+from engine.commands.weir_commands import EnsureGroup
 from tests.app.ten_doors import DOORS, LATE_S, Bench, Commands, Http, Redis, WebSocket, opened
 from tests.engine.asking import reply_to
 

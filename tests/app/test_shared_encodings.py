@@ -14,7 +14,8 @@ from app.doors.sse import events
 from app.main import App, create_app
 from app.settings import Settings
 from engine import Engine, SystemClock, entries
-from engine.commands import AppendDurable, CreateDurable, XAdd
+from engine.commands.durable_commands import AppendDurable, CreateDurable
+from engine.commands.types import XAdd
 from tests.app.test_waits import Message
 from tests.engine.asking import reply_to
 

@@ -13,7 +13,7 @@ from app.names import check_text
 from app.tenants.renaming import add_prefix
 from app.tenants.tenant_names import OUTSIDE, TenantNames
 from engine import EngineError
-from engine.commands import XLen
+from engine.commands.types import XLen
 from engine.name_rules import NAME_BYTES_MAX, is_name
 from tests.app.sockets import talking
 from tests.server import Server, free_port

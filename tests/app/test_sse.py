@@ -18,7 +18,7 @@ from app.live.stalls import STALL_S_MAX
 from app.main import App, create_app
 from app.settings import Settings
 from engine import Engine, EngineError, entries
-from engine.commands import XAdd
+from engine.commands.types import XAdd
 from engine.storage.memory import MemoryStorage
 from tests.app.eventsource import Parser, ReceivedEvent
 from tests.app.test_waits import Message

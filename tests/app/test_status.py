@@ -12,7 +12,7 @@ import structlog
 from app.main import App, create_app
 from app.settings import Settings
 from engine import Engine, Fsync, RewriteFailedError, SystemClock, entries, rows
-from engine.commands import XAdd
+from engine.commands.types import XAdd
 from engine.storage.memory import MemoryStorage
 from tests.app.conftest import calling
 from tests.app.test_waits import WaitingClient

@@ -21,21 +21,10 @@ from app.auth.revocations import JwtIdentity, Revocation, Revocations
 from app.auth.tickets import LIFETIME_S, TICKETS_OF_CALLER_MAX, Tickets
 from app.errors import RefusalError
 from engine import EngineError, entries
-from engine.commands import (
-    AppendBatches,
-    AppendDurable,
-    Chunk,
-    Close,
-    Command,
-    CreateDurable,
-    IdempotencyKey,
-    ProducerBatch,
-    ProducerKey,
-    Publish,
-    Redrive,
-    XAdd,
-    XIdmpRecord,
-)
+from engine.commands.base import Command
+from engine.commands.durable_commands import AppendBatches, AppendDurable, CreateDurable, ProducerBatch
+from engine.commands.types import IdempotencyKey, ProducerKey, XAdd, XIdmpRecord
+from engine.commands.weir_commands import Chunk, Close, Publish, Redrive
 from engine.dedup import ANSWER_AGE_MS_MAX
 from engine.parts.durable import PRODUCER_AGE_MS_MAX
 from engine.replies import BatchesAppended, Republished

@@ -19,7 +19,8 @@ from app.live.stalls import STALL_S_MAX
 from app.main import create_app
 from app.server import http_server
 from engine import Engine, Fsync, Storage, entries
-from engine.commands import Cursor, Delete, EnsureGroup, XAdd, XPending, XReadGroup
+from engine.commands.types import Cursor, Delete, XAdd, XPending, XReadGroup
+from engine.commands.weir_commands import EnsureGroup
 from engine.replies import GroupRead, PendingSummary
 from tests.app.asgi_server import asgi_server
 from tests.bounds import bounded

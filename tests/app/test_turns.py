@@ -19,7 +19,7 @@ from app.doors.resp.listening import RespServer
 from app.main import create_app
 from app.settings import Settings
 from engine import Engine, SystemClock, entries, ids
-from engine.commands import Cursor, FlushAll, XAdd, XGroupCreate, XGroupDestroy, XReadGroup
+from engine.commands.types import Cursor, FlushAll, XAdd, XGroupCreate, XGroupDestroy, XReadGroup
 from tests.app.conftest import calling
 from tests.engine.asking import reply_to
 from tests.turns import TURN_S_MAX, assert_within_async, longest_turn_s

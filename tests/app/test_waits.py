@@ -10,7 +10,7 @@ import pytest
 from app.gateway import RecoveryProgress
 from app.main import App
 from engine import entries
-from engine.commands import XAdd
+from engine.commands.types import XAdd
 from tests.app.conftest import calling
 from tests.engine.asking import reply_to
 

@@ -20,7 +20,7 @@ from app.main import App
 from app.server import http_server
 from app.settings import Settings
 from engine import Call, Engine, SystemClock, ask_one, ids
-from engine.commands import Cursor, XAdd, XGroupCreate, XReadGroup
+from engine.commands.types import Cursor, XAdd, XGroupCreate, XReadGroup
 from engine.storage.memory import MemoryStorage
 
 _ROOT: Final = Path(__file__).resolve().parents[2]

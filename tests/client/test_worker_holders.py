@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 
 import pytest
 
-from engine.commands import Maintain, ReleaseDeferred
+from engine.commands.weir_commands import Maintain, ReleaseDeferred
 from tests.app.ten_doors import Bench, opened
 from tests.client.test_worker import Via, until_done, vias, wait_until_settled
 from tests.engine.asking import reply_to

@@ -11,7 +11,7 @@ import pytest
 
 from engine import EngineError, EngineProtocol, SystemClock, entries
 from engine.cluster import ClusterEngine, parse_durability
-from engine.commands import Command
+from engine.commands.base import Command
 from tests.cluster.servers import Backend
 from tests.engine.asking import reply_to
 

@@ -11,25 +11,8 @@ import pytest
 
 from engine import entries, ids
 from engine.cluster import ClusterEngine
-from engine.commands import (
-    Claim,
-    Cursor,
-    DescribeGroup,
-    EnsureGroup,
-    Nack,
-    NackMode,
-    Undo,
-    UpdateGroup,
-    XAck,
-    XAdd,
-    XAutoClaim,
-    XClaim,
-    XNack,
-    XRange,
-    XReadGroup,
-    XTrim,
-)
-from engine.commands.types import Trim
+from engine.commands import types
+from engine.commands.weir_commands import DescribeGroup, EnsureGroup, Undo, UpdateGroup
 from engine.replies import Entries, Gap, GroupInfo, GroupRead, StreamDeliveries
 from tests.cluster.clusters import server_words
 from tests.cluster.engines import opened
@@ -77,10 +60,12 @@ class World:
     async def add(self, *entry_ids: int) -> None:
         if entry_ids:
             bodies = [entries.body([("n", "1")])] * len(entry_ids)
-            await reply_to(self.engine, XAdd(stream=S, bodies=bodies, ids=entry_ids))
+            await reply_to(self.engine, types.XAdd(stream=S, bodies=bodies, ids=entry_ids))
 
-    async def read(self, consumer: str = "c", cursor: int | Cursor = Cursor.NEW, **options: Any) -> GroupRead:
-        command = XReadGroup(group="g", consumer=consumer, streams=[(S, cursor)], **options)
+    async def read(
+        self, consumer: str = "c", cursor: int | types.Cursor = types.Cursor.NEW, **options: Any
+    ) -> GroupRead:
+        command = types.XReadGroup(group="g", consumer=consumer, streams=[(S, cursor)], **options)
         found = await reply_to(self.engine, command)
         assert isinstance(found, GroupRead)
         return found
@@ -91,7 +76,7 @@ class World:
         return found
 
     async def dead(self) -> list[dict[str, str]]:
-        found = await reply_to(self.engine, XRange(stream=DEAD, start=0, end=ids.ID_MAX))
+        found = await reply_to(self.engine, types.XRange(stream=DEAD, start=0, end=ids.ID_MAX))
         pairs = found.pairs() if isinstance(found, Entries) else ()
         return [{name: value.decode() for name, value in each} for _, each in pairs]
 
@@ -118,7 +103,7 @@ async def test_what_is_too_old_is_passed_over(world: World) -> None:
 async def test_without_a_limit_and_in_other_groups_everything_is_delivered(world: World) -> None:
     await world.begin(old())
     await reply_to(world.engine, EnsureGroup(stream=S, group="other", start=0))
-    other = XReadGroup(group="other", consumer="c", streams=[(S, Cursor.NEW)])
+    other = types.XReadGroup(group="other", consumer="c", streams=[(S, types.Cursor.NEW)])
     assert given(await reply_to(world.engine, other)) == [old()]  # type: ignore[arg-type]
     await reply_to(world.engine, UpdateGroup(stream=S, group="g", policy={"max_age_ms": None}))
     assert given(await world.read()) == [old()]
@@ -161,8 +146,8 @@ async def test_what_was_given_back_is_too_old_as_well(world: World, letters: str
     await world.begin(now - (1 << 64), now, dead_letter_stream=letters)
     assert len(given(await world.read())) == 2
     await reply_to(world.engine, UpdateGroup(stream=S, group="g", policy={"max_age_ms": 1}))
-    back = Nack(ids=[now - (1 << 64), now], mode=NackMode.FAIL)
-    await reply_to(world.engine, XNack(stream=S, group="g", nack=back))
+    back = types.Nack(ids=[now - (1 << 64), now], mode=types.NackMode.FAIL)
+    await reply_to(world.engine, types.XNack(stream=S, group="g", nack=back))
     await asyncio.sleep(0.01)
     assert given(await world.read("d", claim_min_idle_ms=NEVER_MS)) == []
     assert (await world.group()).pending == 0
@@ -179,16 +164,16 @@ async def test_claims_do_not_deliver_it_again(world: World, letters: str | None,
     await world.read()
     await reply_to(world.engine, UpdateGroup(stream=S, group="g", policy={"max_age_ms": 1}))
     await asyncio.sleep(0.01)
-    kept = Claim(ids=[now], min_idle_ms=0, just_ids=True)
-    await reply_to(world.engine, XClaim(stream=S, group="g", consumer="c", claim=kept))
+    kept = types.Claim(ids=[now], min_idle_ms=0, just_ids=True)
+    await reply_to(world.engine, types.XClaim(stream=S, group="g", consumer="c", claim=kept))
     assert given(await world.read(cursor=0)) == [now]
     found: Any
     if way == "claim":
-        claim = Claim(ids=[now], min_idle_ms=0)
-        found = await reply_to(world.engine, XClaim(stream=S, group="g", consumer="d", claim=claim))
+        claim = types.Claim(ids=[now], min_idle_ms=0)
+        found = await reply_to(world.engine, types.XClaim(stream=S, group="g", consumer="d", claim=claim))
         assert found.entries == []
     elif way == "autoclaim":
-        claiming = XAutoClaim(stream=S, group="g", consumer="d", min_idle_ms=0, start=0, count=10)
+        claiming = types.XAutoClaim(stream=S, group="g", consumer="d", min_idle_ms=0, start=0, count=10)
         found = await reply_to(world.engine, claiming)
         assert found.entries == []
     else:
@@ -236,7 +221,7 @@ async def test_a_gap_before_what_is_too_old_is_told_with_what_is_young(world: Wo
     now = young()
     await world.begin(old(), old(1), old(2), now)
     await reply_to(world.engine, UpdateGroup(stream=S, group="g", start=old()))
-    await reply_to(world.engine, XTrim(stream=S, trim=Trim(maxlen=2)))
+    await reply_to(world.engine, types.XTrim(stream=S, trim=types.Trim(maxlen=2)))
     (delivered,) = (await world.read()).streams
     assert delivered.gap == Gap(old(), old(2), None)
     assert [entry.id for entry in delivered.entries] == [now]
@@ -253,7 +238,7 @@ async def test_what_a_gateway_had_passed_over_that_died_is_a_dead_letter_once(ba
             assert given(await world.read(claim_min_idle_ms=NEVER_MS)) == []
         assert len(await world.dead()) == 1
         assert (await world.group()).pending == 0
-        assert await reply_to(engine, XAck(stream=S, group="g", ids=[old()])) == 0
+        assert await reply_to(engine, types.XAck(stream=S, group="g", ids=[old()])) == 0
 
 
 @pytest.mark.no_cover

@@ -13,7 +13,8 @@ import pytest
 
 from app.main import App, create_app
 from engine import SystemClock
-from engine.commands import Close, XAdd, XLen
+from engine.commands.types import XAdd, XLen
+from engine.commands.weir_commands import Close
 from engine.replies import Closed
 from tests.app.conftest import calling
 from tests.app.test_sse import EventReader

@@ -11,22 +11,8 @@ import pytest
 from engine import EngineError, SystemClock, entries
 from engine.cluster import ClusterEngine, parse_durability
 from engine.cluster.keys import slot_of
-from engine.commands import (
-    Acknowledge,
-    Copy,
-    Cursor,
-    Delete,
-    EnsureGroup,
-    Exists,
-    ListStreams,
-    Publish,
-    Rename,
-    XAdd,
-    XLen,
-    XRange,
-    XRead,
-    XReadGroup,
-)
+from engine.commands import types
+from engine.commands.weir_commands import Acknowledge, EnsureGroup, Publish
 from engine.ids import ID_MAX
 from engine.replies import Added, Entries, GroupRead, Listing, Published, StreamsRead
 from tests.cluster.clusters import BackendCluster, move_slot, primaries
@@ -73,29 +59,33 @@ async def test_streams_of_all_servers_are_one_space(cluster: BackendCluster) -> 
     assert len({cluster.owner(name) for name in STREAMS}) == 3
     async with opened(cluster) as engine:
         for name in STREAMS:
-            assert isinstance(await reply_to(engine, XAdd(stream=name, bodies=[BODY])), Added)
-        assert await reply_to(engine, ListStreams()) == Listing(sorted(STREAMS))
-        read = await reply_to(engine, XRead(streams=[(name, 0) for name in STREAMS]))
+            assert isinstance(await reply_to(engine, types.XAdd(stream=name, bodies=[BODY])), Added)
+        assert await reply_to(engine, types.ListStreams()) == Listing(sorted(STREAMS))
+        read = await reply_to(engine, types.XRead(streams=[(name, 0) for name in STREAMS]))
         assert isinstance(read, StreamsRead)
         assert [one.stream for one in read.streams] == STREAMS
-        assert await reply_to(engine, Exists(streams=[*STREAMS, "a", "none"])) == 5
-        assert await reply_to(engine, Delete(streams=["a", "b", "none"])) == 2
-        assert await reply_to(engine, ListStreams()) == Listing(["c", "{a}2"])
+        assert await reply_to(engine, types.Exists(streams=[*STREAMS, "a", "none"])) == 5
+        assert await reply_to(engine, types.Delete(streams=["a", "b", "none"])) == 2
+        assert await reply_to(engine, types.ListStreams()) == Listing(["c", "{a}2"])
 
 
 async def test_one_turn_is_about_one_slot(cluster: BackendCluster) -> None:
     """A transaction, a publish into several streams, another name: within a slot, and not beyond."""
     async with opened(cluster) as engine:
-        parts = [XAdd(stream=name, bodies=[BODY]) for name in ("a", "{a}2", "b")]
+        parts = [types.XAdd(stream=name, bodies=[BODY]) for name in ("a", "{a}2", "b")]
         assert isinstance(await reply_to(engine, Publish(parts=parts[:2])), Published)
-        assert await reply_to(engine, Rename(stream="{a}2", target="{a}3")) is True
-        assert await reply_to(engine, Copy(stream="a", target="{a}2")) is True
+        assert await reply_to(engine, types.Rename(stream="{a}2", target="{a}3")) is True
+        assert await reply_to(engine, types.Copy(stream="a", target="{a}2")) is True
         assert len(await turn_of(engine, parts[:2])) == 2
-        for command in (Publish(parts=parts), Rename(stream="a", target="b"), Copy(stream="a", target="b")):
+        for command in (
+            Publish(parts=parts),
+            types.Rename(stream="a", target="b"),
+            types.Copy(stream="a", target="b"),
+        ):
             assert (await refused(engine, command)).code == "cross_slot"
         with pytest.raises(EngineError, match="different hash slots"):
             await turn_of(engine, parts)
-        lengths = await turn_of(engine, [XLen(stream=name) for name in STREAMS])
+        lengths = await turn_of(engine, [types.XLen(stream=name) for name in STREAMS])
         assert lengths == [2, 0, 0, 2]
 
 
@@ -104,8 +94,8 @@ async def test_a_waiting_read_follows_its_stream(cluster: BackendCluster) -> Non
     async with opened(cluster, poll_s=3_600.0) as engine:
         await reply_to(engine, EnsureGroup(stream="a", group="g", start=0, mkstream=True))
         reads = [
-            XRead(streams=[("a", Cursor.LATEST)], block_ms=20_000),
-            XReadGroup(group="g", consumer="c", streams=[("a", Cursor.NEW)], block_ms=20_000),
+            types.XRead(streams=[("a", types.Cursor.LATEST)], block_ms=20_000),
+            types.XReadGroup(group="g", consumer="c", streams=[("a", types.Cursor.NEW)], block_ms=20_000),
         ]
         waiting = [asyncio.ensure_future(reply_to(engine, one)) for one in reads]
         await until_async(lambda: engine.waiting == 2)
@@ -113,7 +103,7 @@ async def test_a_waiting_read_follows_its_stream(cluster: BackendCluster) -> Non
         target = next(server for server in cluster.servers if server is not source)
         await asyncio.to_thread(move_slot, cluster.servers, slot_of(b"a"), source, target)
         # A request finds that the slot has moved.
-        assert await reply_to(engine, XLen(stream="a")) == 0
+        assert await reply_to(engine, types.XLen(stream="a")) == 0
         await until_async(lambda: target.call("PUBSUB", "NUMSUB", "__keyspace@0__:a")[1] == 1)
         target.call("XADD", "a", "*", "f", "v")
         found, taken = await asyncio.wait_for(asyncio.gather(*waiting), TIMEOUT_S)
@@ -157,7 +147,7 @@ class Load:
         while not self._ending:
             value = b"%b%d" % (name, number)
             added = await reply_to(
-                self._engine, XAdd(stream=self._stream, bodies=[entries.body([("n", value)])])
+                self._engine, types.XAdd(stream=self._stream, bodies=[entries.body([("n", value)])])
             )
             assert isinstance(added, Added)
             self.added[value] += 1
@@ -166,14 +156,16 @@ class Load:
     async def _tail(self) -> None:
         cursor = 0
         while not self._is_over(self.seen):
-            found = await reply_to(self._engine, XRead(streams=[(self._stream, cursor)], block_ms=200))
+            found = await reply_to(self._engine, types.XRead(streams=[(self._stream, cursor)], block_ms=200))
             assert isinstance(found, StreamsRead)
             for one in found.streams:
                 self.seen.update(value for _, ((_, value),) in one.entries.pairs())
                 cursor = one.entries.last
 
     async def _work(self) -> None:
-        read = XReadGroup(group="g", consumer="c", streams=[(self._stream, Cursor.NEW)], block_ms=200)
+        read = types.XReadGroup(
+            group="g", consumer="c", streams=[(self._stream, types.Cursor.NEW)], block_ms=200
+        )
         while not self._is_over(self.delivered):
             found = await reply_to(self._engine, read)
             assert isinstance(found, GroupRead)
@@ -198,7 +190,7 @@ async def test_a_slot_moves_under_load(cluster: BackendCluster) -> None:
     async with opened(cluster) as engine:
         load = Load(engine, "a")
         await load.run(asyncio.create_task(asyncio.to_thread(move)))
-        rows = await reply_to(engine, XRange(stream="a", start=0, end=ID_MAX))
+        rows = await reply_to(engine, types.XRange(stream="a", start=0, end=ID_MAX))
         assert isinstance(rows, Entries)
         stored = Counter(value for _, ((_, value),) in rows.pairs())
     assert stored == load.added == load.seen == load.delivered
@@ -211,9 +203,9 @@ async def test_a_slot_without_a_server_is_an_outage(cluster: BackendCluster) -> 
     async with opened(cluster) as engine:
         owner = cluster.owner("a")
         owner.call("CLUSTER", "DELSLOTS", slot_of(b"a"))
-        refusal = await refused(engine, XAdd(stream="a", bodies=[BODY]))
+        refusal = await refused(engine, types.XAdd(stream="a", bodies=[BODY]))
         assert (refusal.code, refusal.members["outcome"]) == ("backend_unavailable", "not done")
-        written = asyncio.ensure_future(reply_to(engine, XAdd(stream="a", bodies=[BODY])))
+        written = asyncio.ensure_future(reply_to(engine, types.XAdd(stream="a", bodies=[BODY])))
         await asyncio.sleep(0.1)
         owner.call("CLUSTER", "ADDSLOTS", slot_of(b"a"))
         assert isinstance(await written, Added)

@@ -6,7 +6,7 @@ from pathlib import Path
 from engine import SystemClock
 from engine.cluster import ClusterEngine, ClusterTopology, ServerAccess, parse_durability
 from engine.cluster.keys import SLOTS, slot_of
-from engine.commands import XRange
+from engine.commands.types import XRange
 from engine.ids import ID_MAX
 from engine.replies import Entries
 from tests.cluster.clusters import cluster

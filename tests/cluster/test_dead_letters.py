@@ -11,25 +11,8 @@ from engine.cluster import ClusterEngine, dead_letters, words
 from engine.cluster.dead_letters import Dying
 from engine.cluster.refusals import unavailable
 from engine.cluster.routing import BackendRequest
-from engine.commands import (
-    Claim,
-    Cursor,
-    DeadLetterEntries,
-    Delete,
-    DescribeGroup,
-    EnsureGroup,
-    UpdateGroup,
-    XAck,
-    XAdd,
-    XAutoClaim,
-    XClaim,
-    XGroupDestroy,
-    XInfoStreamFull,
-    XLen,
-    XPending,
-    XRange,
-    XReadGroup,
-)
+from engine.commands import types
+from engine.commands.weir_commands import DeadLetterEntries, DescribeGroup, EnsureGroup, UpdateGroup
 from engine.replies import (
     AutoClaimed,
     Claimed,
@@ -54,29 +37,29 @@ async def engine(server: BackendServer) -> AsyncIterator[ClusterEngine]:
     """5-0 and 5-1, of which the consumer a holds both; a third delivery is one too many."""
     async with opened(server) as engine:
         bodies = [entries.body([("n", str(n))]) for n in range(2)]
-        await reply_to(engine, XAdd(stream="s", bodies=bodies, ids=[ids.make(5, n) for n in range(2)]))
+        await reply_to(engine, types.XAdd(stream="s", bodies=bodies, ids=[ids.make(5, n) for n in range(2)]))
         await reply_to(engine, EnsureGroup(stream="s", group="g", start=0, policy=POLICY))
         await read(engine, "a")
         yield engine
 
 
 async def read(engine: ClusterEngine, consumer: str, **options: Any) -> Sequence[int]:
-    cursor = options.pop("cursor", Cursor.NEW)
+    cursor = options.pop("cursor", types.Cursor.NEW)
     found = await reply_to(
-        engine, XReadGroup(group="g", consumer=consumer, streams=[("s", cursor)], **options)
+        engine, types.XReadGroup(group="g", consumer=consumer, streams=[("s", cursor)], **options)
     )
     assert isinstance(found, GroupRead)
     return [one.id for stream in found.streams for one in stream.entries]
 
 
 async def letters(engine: ClusterEngine) -> list[dict[str, str]]:
-    found = await reply_to(engine, XRange(stream="dead", start=0, end=ids.ID_MAX))
+    found = await reply_to(engine, types.XRange(stream="dead", start=0, end=ids.ID_MAX))
     assert isinstance(found, Entries)
     return [{name: value.decode() for name, value in pairs} for _, pairs in found.pairs()]
 
 
 async def pending(engine: ClusterEngine) -> int:
-    found = await reply_to(engine, XPending(stream="s", group="g"))
+    found = await reply_to(engine, types.XPending(stream="s", group="g"))
     assert isinstance(found, PendingSummary)
     return found.count
 
@@ -88,11 +71,11 @@ async def deliver(engine: ClusterEngine, way: str) -> Sequence[int]:
     if way == "claiming read":
         return await read(engine, "b", claim_min_idle_ms=0)
     if way == "claim":
-        claim = Claim(ids=[ids.make(5, 0), ids.make(5, 1)], min_idle_ms=0)
-        found = await reply_to(engine, XClaim(stream="s", group="g", consumer="b", claim=claim))
+        claim = types.Claim(ids=[ids.make(5, 0), ids.make(5, 1)], min_idle_ms=0)
+        found = await reply_to(engine, types.XClaim(stream="s", group="g", consumer="b", claim=claim))
     else:
         found = await reply_to(
-            engine, XAutoClaim(stream="s", group="g", consumer="b", min_idle_ms=0, start=0, count=10)
+            engine, types.XAutoClaim(stream="s", group="g", consumer="b", min_idle_ms=0, start=0, count=10)
         )
     assert isinstance(found, Claimed | AutoClaimed)
     return [one.id for one in found.entries]
@@ -123,8 +106,8 @@ async def test_the_delivery_beyond_the_last_is_a_dead_letter(engine: ClusterEngi
 async def test_in_a_transaction_too(engine: ClusterEngine) -> None:
     """Its reply stands in its place."""
     await deliver(engine, "claim")
-    claim = XAutoClaim(stream="s", group="g", consumer="b", min_idle_ms=0, start=0, count=10)
-    found, length = await turn_of(engine, [claim, XLen(stream="s")])
+    claim = types.XAutoClaim(stream="s", group="g", consumer="b", min_idle_ms=0, start=0, count=10)
+    found, length = await turn_of(engine, [claim, types.XLen(stream="s")])
     assert isinstance(found, AutoClaimed)
     assert (found.entries, length, len(await letters(engine))) == ([], 2, 2)
 
@@ -183,7 +166,7 @@ async def look(engine: ClusterEngine, sequence: int, consumer: str | None = None
 async def test_what_was_settled_in_between_is_no_dead_letter(engine: ClusterEngine) -> None:
     """Its reader did its work after all."""
     dying = await look(engine, 0)
-    await reply_to(engine, XAck(stream="s", group="g", ids=[ids.make(5, 0)]))
+    await reply_to(engine, types.XAck(stream="s", group="g", ids=[ids.make(5, 0)]))
     assert (await dead_letters.move(engine.run_request, dying)).ids == []
     assert await letters(engine) == []
 
@@ -305,14 +288,14 @@ async def test_a_policy_is_of_its_group(engine: ClusterEngine) -> None:
     info = await reply_to(engine, DescribeGroup(stream="s", group="g"))
     assert isinstance(info, GroupInfo)
     assert (info.dead_letter_stream, info.max_deliveries, info.ack_timeout_ms) == ("dead", 2, None)
-    detail = await reply_to(engine, XInfoStreamFull(stream="s"))
+    detail = await reply_to(engine, types.XInfoStreamFull(stream="s"))
     assert isinstance(detail, StreamDetail)
     assert detail.groups[0].group.max_deliveries == 2
     assert (
         await reply_to(engine, EnsureGroup(stream="s", group="g", start=0, policy={"max_deliveries": 9}))
         is False
     )
-    for end in (XGroupDestroy(stream="s", group="g"), Delete(streams=["s"])):
+    for end in (types.XGroupDestroy(stream="s", group="g"), types.Delete(streams=["s"])):
         await reply_to(engine, end)
         await reply_to(engine, EnsureGroup(stream="s", group="g", start=0, mkstream=True))
         info = await reply_to(engine, DescribeGroup(stream="s", group="g"))

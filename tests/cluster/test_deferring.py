@@ -7,23 +7,9 @@ import pytest
 
 from engine.cluster import ClusterEngine
 from engine.cluster.keys import auxiliary_key
-from engine.commands import (
-    Cursor,
-    DeleteGroup,
-    EnsureGroup,
-    Nack,
-    NackMode,
-    Rename,
-    XAck,
-    XAdd,
-    XAutoClaim,
-    XInfoConsumers,
-    XNack,
-    XPending,
-    XPendingRange,
-    XReadGroup,
-)
+from engine.commands import types
 from engine.commands.group_reading import CLAIM_NEVER_MS
+from engine.commands.weir_commands import DeleteGroup, EnsureGroup
 from engine.ids import ID_MAX, ID_MIN
 from engine.replies import AutoClaimed, GroupRead, PendingList, PendingSummary
 from tests.cluster.engines import BODY, opened
@@ -36,26 +22,26 @@ COUNT: Final = 50
 POLL_S: Final = 3_600.0
 
 
-def reading(consumer: str = "b", wait_ms: int | None = None, count: int = COUNT) -> XReadGroup:
+def reading(consumer: str = "b", wait_ms: int | None = None, count: int = COUNT) -> types.XReadGroup:
     """A read that takes what was given back, and nothing that others hold."""
-    return XReadGroup(
+    return types.XReadGroup(
         group="g",
         consumer=consumer,
-        streams=[(S, Cursor.NEW)],
+        streams=[(S, types.Cursor.NEW)],
         count=count,
         claim_min_idle_ms=CLAIM_NEVER_MS,
         block_ms=wait_ms,
     )
 
 
-def giving_back(*ids: int, delay_ms: int, mode: NackMode = NackMode.FAIL) -> XNack:
-    return XNack(stream=S, group="g", nack=Nack(ids=ids, mode=mode, delay_ms=delay_ms))
+def giving_back(*ids: int, delay_ms: int, mode: types.NackMode = types.NackMode.FAIL) -> types.XNack:
+    return types.XNack(stream=S, group="g", nack=types.Nack(ids=ids, mode=mode, delay_ms=delay_ms))
 
 
 async def hold(engine: ClusterEngine, count: int = COUNT) -> list[int]:
     """Entries that the consumer `a` holds."""
     await reply_to(engine, EnsureGroup(stream=S, group="g", start=0, mkstream=True, policy={}))
-    added = await reply_to(engine, XAdd(stream=S, bodies=[BODY] * count))
+    added = await reply_to(engine, types.XAdd(stream=S, bodies=[BODY] * count))
     await reply_to(engine, reading("a", count=count))
     return list(added.ids)  # type: ignore[union-attr]
 
@@ -67,7 +53,9 @@ def ids_of(found: object) -> list[int]:
 
 async def pending(engine: ClusterEngine) -> dict[int, int | None]:
     """When each pending entry comes back."""
-    found = await reply_to(engine, XPendingRange(stream=S, group="g", start=ID_MIN, end=ID_MAX, count=COUNT))
+    found = await reply_to(
+        engine, types.XPendingRange(stream=S, group="g", start=ID_MIN, end=ID_MAX, count=COUNT)
+    )
     assert isinstance(found, PendingList)
     return {row.id: row.until_ms for row in found.entries}
 
@@ -107,7 +95,7 @@ async def test_nothing_takes_it_until_then(engine: ClusterEngine) -> None:
     """No read, no claim of what is idle; it belongs to no consumer that is shown."""
     first, second = await hold(engine, 2)
     await reply_to(engine, giving_back(first, delay_ms=60_000))
-    claiming = XAutoClaim(stream=S, group="g", consumer="b", min_idle_ms=0, start=ID_MIN, count=10)
+    claiming = types.XAutoClaim(stream=S, group="g", consumer="b", min_idle_ms=0, start=ID_MIN, count=10)
     for _ in range(2):
         claimed = await reply_to(engine, claiming)
         assert isinstance(claimed, AutoClaimed)
@@ -115,12 +103,12 @@ async def test_nothing_takes_it_until_then(engine: ClusterEngine) -> None:
     assert ids_of(await reply_to(engine, reading("c"))) == []
     shown = await pending(engine)
     assert (shown[first] is not None, shown[second]) == (True, None)
-    summary = await reply_to(engine, XPending(stream=S, group="g"))
+    summary = await reply_to(engine, types.XPending(stream=S, group="g"))
     assert isinstance(summary, PendingSummary)
     assert (summary.count, [name for name, _ in summary.consumers]) == (2, ["b"])
-    consumers = await reply_to(engine, XInfoConsumers(stream=S, group="g"))
+    consumers = await reply_to(engine, types.XInfoConsumers(stream=S, group="g"))
     assert [one.name for one in consumers] == ["a", "b", "c"]  # type: ignore[union-attr]
-    narrowed = XPendingRange(stream=S, group="g", start=ID_MIN, end=ID_MAX, count=10, min_idle_ms=1)
+    narrowed = types.XPendingRange(stream=S, group="g", start=ID_MIN, end=ID_MAX, count=10, min_idle_ms=1)
     await asyncio.sleep(0.01)
     found = await reply_to(engine, narrowed)
     assert isinstance(found, PendingList)
@@ -131,7 +119,7 @@ async def test_what_was_settled_meanwhile_does_not_come_back(engine: ClusterEngi
     """Acknowledged, given back at once and taken, or of a group that is another one by then."""
     first, second, third = await hold(engine, 3)
     await reply_to(engine, giving_back(first, second, delay_ms=200))
-    await reply_to(engine, XAck(stream=S, group="g", ids=[first]))
+    await reply_to(engine, types.XAck(stream=S, group="g", ids=[first]))
     await reply_to(engine, giving_back(second, delay_ms=0))
     assert ids_of(await reply_to(engine, reading("c"))) == [second]
     await asyncio.sleep(0.3)
@@ -139,19 +127,22 @@ async def test_what_was_settled_meanwhile_does_not_come_back(engine: ClusterEngi
     assert set(await pending(engine)) == {second, third}
     await reply_to(engine, giving_back(second, delay_ms=200))
     await reply_to(engine, DeleteGroup(stream=S, group="g", drop=True))
-    await reply_to(engine, EnsureGroup(stream=S, group="g", start=Cursor.LATEST, mkstream=True, policy={}))
+    await reply_to(
+        engine, EnsureGroup(stream=S, group="g", start=types.Cursor.LATEST, mkstream=True, policy={})
+    )
     await asyncio.sleep(0.3)
     assert ids_of(await reply_to(engine, reading("d"))) == []
 
 
 @pytest.mark.parametrize(
-    ("mode", "count"), [(NackMode.SILENT, 0), (NackMode.FAIL, 1), (NackMode.FATAL, (1 << 63) - 1)]
+    ("mode", "count"),
+    [(types.NackMode.SILENT, 0), (types.NackMode.FAIL, 1), (types.NackMode.FATAL, (1 << 63) - 1)],
 )
-async def test_the_count_is_kept_exactly(engine: ClusterEngine, mode: NackMode, count: int) -> None:
+async def test_the_count_is_kept_exactly(engine: ClusterEngine, mode: types.NackMode, count: int) -> None:
     """Numbers of scripts are not exact beyond 2^53."""
     (entry_id,) = await hold(engine, 1)
     await reply_to(engine, giving_back(entry_id, delay_ms=100, mode=mode))
-    every = XPendingRange(stream=S, group="g", start=ID_MIN, end=ID_MAX, count=1)
+    every = types.XPendingRange(stream=S, group="g", start=ID_MIN, end=ID_MAX, count=1)
     for is_deferred in (True, False):
         async with asyncio.timeout(30):
             while True:
@@ -168,9 +159,9 @@ async def test_it_goes_where_its_stream_goes(engine: ClusterEngine) -> None:
     """Under another name it comes back there."""
     (entry_id,) = await hold(engine, 1)
     await reply_to(engine, giving_back(entry_id, delay_ms=300))
-    await reply_to(engine, Rename(stream=S, target="{t}t"))
-    read = XReadGroup(
-        group="g", consumer="b", streams=[("{t}t", Cursor.NEW)], claim_min_idle_ms=CLAIM_NEVER_MS
+    await reply_to(engine, types.Rename(stream=S, target="{t}t"))
+    read = types.XReadGroup(
+        group="g", consumer="b", streams=[("{t}t", types.Cursor.NEW)], claim_min_idle_ms=CLAIM_NEVER_MS
     )
     assert ids_of(await reply_to(engine, read)) == []
     await asyncio.sleep(0.4)

@@ -14,7 +14,9 @@ from app.backend import log_health
 from app.main import create_app
 from app.settings import Settings
 from engine import EngineError, SystemClock
-from engine.commands import Chunk, Command, EnsureGroup, IdempotencyKey, Publish, PutMetadata, XAdd, XLen
+from engine.commands.base import Command
+from engine.commands.types import IdempotencyKey, XAdd, XLen
+from engine.commands.weir_commands import Chunk, EnsureGroup, Publish, PutMetadata
 from engine.replies import Added, Reply
 from tests.app.conftest import calling
 from tests.cluster.engines import BODY, opened, refused

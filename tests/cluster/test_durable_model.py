@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 
 from engine import EngineError
 from engine.cluster import ClusterEngine
-from engine.commands import Command, DescribeDurable, XRange
+from engine.commands.base import Command
+from engine.commands.durable_commands import DescribeDurable
+from engine.commands.types import XRange
 from engine.ids import ID_MAX, ID_MIN
 from engine.replies import DurableInfo, Entries
 from tests import halves

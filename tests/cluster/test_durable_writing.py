@@ -4,6 +4,7 @@ Names of one slot of a cluster, but where that is what is tested.
 """
 
 import asyncio
+from itertools import starmap
 from typing import Any, Final
 
 import pytest
@@ -11,25 +12,9 @@ import pytest
 from engine import EngineError, entries
 from engine.cluster import ClusterEngine
 from engine.cluster.keys import auxiliary_key
-from engine.commands import (
-    AppendBatches,
-    AppendDurable,
-    Copy,
-    CreateDurable,
-    Delete,
-    DescribeDurable,
-    EnsureGroup,
-    ForkPoint,
-    MeasureStreams,
-    Persist,
-    ProducerBatch,
-    Rename,
-    StreamInfos,
-    XAdd,
-    XInfoGroups,
-    XLen,
-    XRange,
-)
+from engine.commands import durable_commands
+from engine.commands.types import Copy, Delete, Persist, Rename, XAdd, XInfoGroups, XLen, XRange
+from engine.commands.weir_commands import EnsureGroup, MeasureStreams, StreamInfos
 from engine.ids import ID_MAX, ID_MIN
 from engine.replies import BatchesAppended, DurableAppended, DurableInfo, Entries
 from tests.cluster.engines import opened, refused
@@ -47,17 +32,23 @@ def body(data: str) -> bytes:
     return entries.body([("data", data)])
 
 
-def creating(stream: str = S, media: str = TEXT, **more: Any) -> CreateDurable:
-    return CreateDurable(stream=stream, media=media, **more)
+def creating(stream: str = S, media: str = TEXT, **more: Any) -> durable_commands.CreateDurable:
+    return durable_commands.CreateDurable(stream=stream, media=media, **more)
 
 
-def forking(stream: str = F, source: str = S, upto: int | None = None, **more: Any) -> CreateDurable:
-    return creating(stream, "", fork=ForkPoint(source, upto), **more)
+def forking(
+    stream: str = F, source: str = S, upto: int | None = None, **more: Any
+) -> durable_commands.CreateDurable:
+    return creating(stream, "", fork=durable_commands.ForkPoint(source, upto), **more)
 
 
-def appending(*texts: str, stream: str = S, seq: int | None = None, **more: Any) -> AppendDurable:
-    batch = None if seq is None else ProducerBatch("p", 0, seq)
-    return AppendDurable(stream=stream, bodies=[*map(body, texts)], kind=TEXT, batch=batch, **more)
+def appending(
+    *texts: str, stream: str = S, seq: int | None = None, **more: Any
+) -> durable_commands.AppendDurable:
+    batch = None if seq is None else durable_commands.ProducerBatch("p", 0, seq)
+    return durable_commands.AppendDurable(
+        stream=stream, bodies=[*map(body, texts)], kind=TEXT, batch=batch, **more
+    )
 
 
 async def texts_of(engine: ClusterEngine, stream: str) -> list[str]:
@@ -67,14 +58,14 @@ async def texts_of(engine: ClusterEngine, stream: str) -> list[str]:
 
 
 async def info_of(engine: ClusterEngine, stream: str) -> DurableInfo | None:
-    found = await reply_to(engine, DescribeDurable(stream=stream))
+    found = await reply_to(engine, durable_commands.DescribeDurable(stream=stream))
     assert found is None or isinstance(found, DurableInfo)
     return found
 
 
 @pytest.mark.parametrize("command", [appending("b"), appending("b", seq=0), appending("b", closes=True)])
 async def test_an_append_whose_reply_was_lost_is_done_once(
-    server: BackendServer, command: AppendDurable
+    server: BackendServer, command: durable_commands.AppendDurable
 ) -> None:
     """With a producer or without, and has the reply of the first time."""
     async with opened_losing(server) as (engine, link):
@@ -87,19 +78,21 @@ async def test_an_append_whose_reply_was_lost_is_done_once(
         assert engine.appended == 1
 
 
-def appending_batches(*batches: ProducerBatch) -> AppendBatches:
+def appending_batches(*batches: durable_commands.ProducerBatch) -> durable_commands.AppendBatches:
     counts = [1 + (number % 2) for number in range(len(batches))]
     bodies = [body(f"{number}") for number in range(sum(counts))]
-    return AppendBatches(stream=S, kind=TEXT, batches=batches, counts=counts, bodies=bodies)
+    return durable_commands.AppendBatches(stream=S, kind=TEXT, batches=batches, counts=counts, bodies=bodies)
 
 
 async def test_batches_of_many_producers_have_a_reply_each(engine: ClusterEngine) -> None:
     """Stored in their order, repeated, or refused; none where the stream takes none."""
     await reply_to(engine, creating())
     command = appending_batches(
-        ProducerBatch("p", 1, 0), ProducerBatch("q", 0, 0), ProducerBatch("p", 1, 0),
-        ProducerBatch("p", 0, 1), ProducerBatch("p", 1, 2), ProducerBatch("p", 1, 1),
-    )  # fmt: skip
+        *starmap(
+            durable_commands.ProducerBatch,
+            [("p", 1, 0), ("q", 0, 0), ("p", 1, 0), ("p", 0, 1), ("p", 1, 2), ("p", 1, 1)],
+        )
+    )
     found = await reply_to(engine, command)
     assert isinstance(found, BatchesAppended)
     seen = [one and (one.seq, one.duplicate) for one in found.replies]
@@ -119,7 +112,9 @@ async def test_batches_whose_replies_were_lost_are_stored_once(server: BackendSe
     async with opened_losing(server) as (engine, link):
         await reply_to(engine, creating())
         link.losing = 2
-        command = appending_batches(*[ProducerBatch(f"p{number}", 0, 0) for number in range(4)])
+        command = appending_batches(
+            *[durable_commands.ProducerBatch(f"p{number}", 0, 0) for number in range(4)]
+        )
         found = await reply_to(engine, command)
         assert isinstance(found, BatchesAppended)
         assert [one and (one.seq, one.duplicate) for one in found.replies] == [(0, False)] * 4
@@ -225,11 +220,11 @@ async def test_forks_follow_their_source_to_another_name(engine: ClusterEngine) 
     await reply_to(engine, Rename(stream=F, target="{t}g"))
     await reply_to(engine, Delete(streams=["{t}t"]))
     assert await info_of(engine, S) is None
-    assert (await refused(engine, DescribeDurable(stream="{t}t"))).code == "stream_gone"
+    assert (await refused(engine, durable_commands.DescribeDurable(stream="{t}t"))).code == "stream_gone"
     await reply_to(engine, Delete(streams=["{t}copy"]))
     await reply_to(engine, Delete(streams=["{t}copy2"]))
     assert await info_of(engine, "{t}copy") is None
-    assert (await refused(engine, DescribeDurable(stream="{t}t"))).code == "stream_gone"
+    assert (await refused(engine, durable_commands.DescribeDurable(stream="{t}t"))).code == "stream_gone"
     await reply_to(engine, Delete(streams=["{t}g"]))
     assert await info_of(engine, "{t}t") is None
 
@@ -261,7 +256,7 @@ async def test_forks_that_expire_let_their_source_go(engine: ClusterEngine) -> N
     await reply_to(engine, Delete(streams=[S]))
     await reply_to(engine, Delete(streams=[F]))
     for name in (S, F):
-        assert (await refused(engine, DescribeDurable(stream=name))).code == "stream_gone"
+        assert (await refused(engine, durable_commands.DescribeDurable(stream=name))).code == "stream_gone"
         assert (await refused(engine, creating(name))).code == "stream_exists"
     async with asyncio.timeout(PATIENCE_S):
         while isinstance(await _look_at(engine, S), EngineError):  # noqa: ASYNC110 - the other side is a process
@@ -282,7 +277,7 @@ async def test_a_source_that_expires_is_removed_with_forks(engine: ClusterEngine
     await reply_to(engine, creating(bodies=[body("a")], ttl_ms=200))
     await reply_to(engine, forking(ttl_ms=60_000))
     await asyncio.sleep(0.3)
-    assert (await refused(engine, DescribeDurable(stream=S))).code == "stream_gone"
+    assert (await refused(engine, durable_commands.DescribeDurable(stream=S))).code == "stream_gone"
     assert await texts_of(engine, F) == ["a"]
 
 
@@ -299,7 +294,11 @@ async def test_a_stream_lives_on_for_its_time_after_each_use(backend: Backend, e
         await reply_to(engine, use)
         assert backend.call("PEXPIRETIME", S) == first
     backend.call("PEXPIRE", S, 50_000)
-    for look in (DescribeDurable(stream=S), StreamInfos(), MeasureStreams(streams=[S], groups_max=1)):
+    for look in (
+        durable_commands.DescribeDurable(stream=S),
+        StreamInfos(),
+        MeasureStreams(streams=[S], groups_max=1),
+    ):
         await reply_to(engine, look)
         assert backend.call("PTTL", S) <= 50_000
     found = await info_of(engine, S)

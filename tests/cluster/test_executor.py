@@ -13,56 +13,8 @@ from engine import EngineError, EngineProtocol, ids
 from engine.cluster import ClusterEngine, words
 from engine.cluster.replies import RELEASED
 from engine.cluster.wakeups import EVENTS
-from engine.commands import (
-    AddEach,
-    Chunk,
-    Command,
-    ConfigGet,
-    ConfigSet,
-    Copy,
-    Cursor,
-    DbSize,
-    DeadLetterEntries,
-    Delete,
-    DeleteConsumer,
-    DescribeArchived,
-    DescribeEdges,
-    DescribeGroup,
-    EnsureGroup,
-    Extend,
-    FindGroup,
-    FlushAll,
-    GiveBack,
-    IdempotencyKey,
-    IdmpSettings,
-    ListMetadata,
-    ListStreams,
-    MeasureStreams,
-    ProducerKey,
-    Publish,
-    PutMetadata,
-    Refs,
-    Rename,
-    Trim,
-    Unchanged,
-    Watch,
-    XAck,
-    XAdd,
-    XCfgSet,
-    XDel,
-    XDelEx,
-    XIdmpRecord,
-    XInfoConsumers,
-    XInfoStream,
-    XInfoStreamFull,
-    XLen,
-    XPending,
-    XPendingRange,
-    XRange,
-    XRead,
-    XReadGroup,
-    XTrim,
-)
+from engine.commands import types, weir_commands
+from engine.commands.base import Command
 from engine.replies import (
     Added,
     Archived,
@@ -92,14 +44,14 @@ from tests.waiting import until_async
 
 async def refused_together(engine: EngineProtocol, command: Command) -> EngineError:
     with pytest.raises(EngineError) as refusal:
-        await turn_of(engine, [command, XLen(stream="s")])
+        await turn_of(engine, [command, types.XLen(stream="s")])
     return refusal.value
 
 
 def reading(
-    *, block_ms: int | None = None, consumer: str = "c", cursor: int | Cursor = Cursor.NEW
-) -> XReadGroup:
-    return XReadGroup(group="g", consumer=consumer, streams=[("s", cursor)], block_ms=block_ms)
+    *, block_ms: int | None = None, consumer: str = "c", cursor: int | types.Cursor = types.Cursor.NEW
+) -> types.XReadGroup:
+    return types.XReadGroup(group="g", consumer=consumer, streams=[("s", cursor)], block_ms=block_ms)
 
 
 async def test_it_is_an_engine(backend: Backend, engine: ClusterEngine) -> None:
@@ -115,21 +67,21 @@ async def test_it_is_an_engine(backend: Backend, engine: ClusterEngine) -> None:
 
 async def test_other_programs_see_the_streams(backend: Backend, engine: ClusterEngine) -> None:
     """Under the same name, with the fields as fields; and what they add is seen here."""
-    added = await reply_to(engine, XAdd(stream="s", bodies=[BODY, BODY]))
+    added = await reply_to(engine, types.XAdd(stream="s", bodies=[BODY, BODY]))
     assert isinstance(added, Added)
     rows = backend.call("XRANGE", "s", "-", "+")
     assert [row[1] for row in rows] == [[b"a", b"1"], [b"a", b"1"]]
     assert [ids.parse_canonical(row[0]) for row in rows] == list(added.ids)
     backend.call("XADD", "s", "*", "b", b"\xff")
-    found = await reply_to(engine, XRange(stream="s", start=added.ids[-1] + 1, end=ids.ID_MAX))
+    found = await reply_to(engine, types.XRange(stream="s", start=added.ids[-1] + 1, end=ids.ID_MAX))
     assert isinstance(found, Entries)
     assert next(iter(found.pairs()))[1] == [("b", b"\xff")]
 
 
 async def test_one_entry_is_given_however_little_may_be(engine: ClusterEngine) -> None:
     """Else a reader could not go on."""
-    await reply_to(engine, XAdd(stream="s", bodies=[BODY, BODY]))
-    found = await reply_to(engine, XRange(stream="s", start=0, end=ids.ID_MAX, bytes_max=1))
+    await reply_to(engine, types.XAdd(stream="s", bodies=[BODY, BODY]))
+    found = await reply_to(engine, types.XRange(stream="s", start=0, end=ids.ID_MAX, bytes_max=1))
     assert isinstance(found, Entries)
     assert (found.count, found.more) == (1, True)
 
@@ -137,9 +89,9 @@ async def test_one_entry_is_given_however_little_may_be(engine: ClusterEngine) -
 async def test_a_stream_takes_the_memory_that_the_server_says(
     backend: Backend, engine: ClusterEngine
 ) -> None:
-    await reply_to(engine, XAdd(stream="s", bodies=[BODY] * 1_000))
-    shown = await reply_to(engine, XInfoStream(stream="s"))
-    whole = await reply_to(engine, XInfoStreamFull(stream="s"))
+    await reply_to(engine, types.XAdd(stream="s", bodies=[BODY] * 1_000))
+    shown = await reply_to(engine, types.XInfoStream(stream="s"))
+    whole = await reply_to(engine, types.XInfoStreamFull(stream="s"))
     assert isinstance(shown, StreamInfo)
     assert isinstance(whole, StreamDetail)
     assert shown.memory_bytes == whole.stream.memory_bytes == backend.call("MEMORY", "USAGE", "s") > 0
@@ -150,16 +102,18 @@ async def test_only_streams_are_listed(backend: Backend, engine: ClusterEngine) 
     backend.call("SET", "text", "1")
     for name in ("b", "a", "a*1", "ab", "no\nname"):
         backend.call("XADD", name, "1-1", "f", "v")
-    await reply_to(engine, XAdd(stream="c", bodies=[BODY]))
-    assert await reply_to(engine, ListStreams()) == Listing(["a", "a*1", "ab", "b", "c"])
-    assert await reply_to(engine, ListStreams(prefix="a*")) == Listing(["a*1"])
-    assert await reply_to(engine, ListStreams(after="a", limit=2)) == Listing(["a*1", "ab"], "ab")
+    await reply_to(engine, types.XAdd(stream="c", bodies=[BODY]))
+    assert await reply_to(engine, types.ListStreams()) == Listing(["a", "a*1", "ab", "b", "c"])
+    assert await reply_to(engine, types.ListStreams(prefix="a*")) == Listing(["a*1"])
+    assert await reply_to(engine, types.ListStreams(after="a", limit=2)) == Listing(["a*1", "ab"], "ab")
 
 
 async def test_a_read_waits_for_what_others_add(backend: Backend, engine: ClusterEngine) -> None:
     """From the end as it was when the read began."""
     backend.call("XADD", "s", "1-1", "f", "v")
-    waiting = asyncio.ensure_future(reply_to(engine, XRead(streams=[("s", Cursor.LATEST)], block_ms=5_000)))
+    waiting = asyncio.ensure_future(
+        reply_to(engine, types.XRead(streams=[("s", types.Cursor.LATEST)], block_ms=5_000))
+    )
     await until_async(lambda: engine.waiting == 1)
     backend.call("XADD", "s", "1-2", "f", "v")
     found = await waiting
@@ -175,7 +129,7 @@ async def test_a_read_looks_again_without_a_notification(
     """Before its time is over where the period is short, and else at the end of its time."""
     backend.call("CONFIG", "SET", "notify-keyspace-events", EVENTS)
     async with opened(backend, poll_s=poll_s) as engine:
-        waiting = asyncio.ensure_future(reply_to(engine, XRead(streams=[("s", 0)], block_ms=block_ms)))
+        waiting = asyncio.ensure_future(reply_to(engine, types.XRead(streams=[("s", 0)], block_ms=block_ms)))
         # The settings have been looked at when the subscription stands; it has the read look once more.
         await until_async(lambda: engine.figures.wakes["subscription"] == 1)
         await until_async(lambda: engine.figures.requests["read"]["ok"] >= 2)
@@ -191,11 +145,11 @@ async def test_a_read_looks_again_without_a_notification(
 
 async def test_a_read_that_waits_is_ended_without_entries(engine: ClusterEngine) -> None:
     """By its time, by its caller, and by the end of the gateway, which says so."""
-    await reply_to(engine, EnsureGroup(stream="s", group="g", start=0, mkstream=True))
+    await reply_to(engine, weir_commands.EnsureGroup(stream="s", group="g", start=0, mkstream=True))
     assert await reply_to(engine, reading(block_ms=20)) == GroupRead([])
     ended: list[Sequence[Reply | EngineError]] = []
     read = begin_read(engine, reading(block_ms=5_000), ended.append)
-    drained = asyncio.ensure_future(reply_to(engine, XRead(streams=[("t", 0)], block_ms=5_000)))
+    drained = asyncio.ensure_future(reply_to(engine, types.XRead(streams=[("t", 0)], block_ms=5_000)))
     await until_async(lambda: engine.waiting == 2)
     read.end()
     assert not ended, "never at once"
@@ -207,57 +161,74 @@ async def test_a_read_that_waits_is_ended_without_entries(engine: ClusterEngine)
 
 async def test_what_is_given_back_is_next(engine: ClusterEngine) -> None:
     """Released entries have no owner, one delivery less, and go to the consumer that claims them."""
-    await reply_to(engine, EnsureGroup(stream="s", group="g", start=0, mkstream=True))
-    added = await reply_to(engine, XAdd(stream="s", bodies=[BODY]))
+    await reply_to(engine, weir_commands.EnsureGroup(stream="s", group="g", start=0, mkstream=True))
+    added = await reply_to(engine, types.XAdd(stream="s", bodies=[BODY]))
     assert isinstance(added, Added)
     await reply_to(engine, reading())
-    assert await reply_to(engine, GiveBack(stream="s", group="g", consumer="other", ids=added.ids)) == 0
-    assert await reply_to(engine, GiveBack(stream="s", group="g", consumer="c", ids=added.ids)) == 1
-    pending = await reply_to(engine, XPendingRange(stream="s", group="g", start=0, end=ids.ID_MAX, count=9))
+    assert (
+        await reply_to(engine, weir_commands.GiveBack(stream="s", group="g", consumer="other", ids=added.ids))
+        == 0
+    )
+    assert (
+        await reply_to(engine, weir_commands.GiveBack(stream="s", group="g", consumer="c", ids=added.ids))
+        == 1
+    )
+    pending = await reply_to(
+        engine, types.XPendingRange(stream="s", group="g", start=0, end=ids.ID_MAX, count=9)
+    )
     assert isinstance(pending, PendingList)
     assert [(one.consumer, one.idle_ms, one.delivery_count) for one in pending.entries] == [(None, -1, 0)]
-    summary = await reply_to(engine, XPending(stream="s", group="g"))
+    summary = await reply_to(engine, types.XPending(stream="s", group="g"))
     assert isinstance(summary, PendingSummary)
     assert (summary.count, summary.consumers) == (1, [])
-    consumers = await reply_to(engine, XInfoConsumers(stream="s", group="g"))
+    consumers = await reply_to(engine, types.XInfoConsumers(stream="s", group="g"))
     assert isinstance(consumers, list)
     assert [one.name for one in consumers] == ["c"]
-    claiming = XReadGroup(group="g", consumer="d", streams=[("s", Cursor.NEW)], claim_min_idle_ms=60_000)
+    claiming = types.XReadGroup(
+        group="g", consumer="d", streams=[("s", types.Cursor.NEW)], claim_min_idle_ms=60_000
+    )
     taken = await reply_to(engine, claiming)
     assert isinstance(taken, GroupRead)
     assert [(one.id, one.deliveries) for one in taken.streams[0].entries] == [(added.ids[0], 0)]
     assert RELEASED not in str(
-        await reply_to(engine, XPendingRange(stream="s", group="g", start=0, end=9, count=9))
+        await reply_to(engine, types.XPendingRange(stream="s", group="g", start=0, end=9, count=9))
     )
 
 
 async def test_a_consumer_hands_its_entries_over(engine: ClusterEngine) -> None:
-    await reply_to(engine, EnsureGroup(stream="s", group="g", start=0, mkstream=True))
-    await reply_to(engine, XAdd(stream="s", bodies=[BODY, BODY]))
+    await reply_to(engine, weir_commands.EnsureGroup(stream="s", group="g", start=0, mkstream=True))
+    await reply_to(engine, types.XAdd(stream="s", bodies=[BODY, BODY]))
     await reply_to(engine, reading())
-    removal = DeleteConsumer(stream="s", group="g", consumer="c")
+    removal = weir_commands.DeleteConsumer(stream="s", group="g", consumer="c")
     assert (await refused(engine, removal)).code == "consumer_has_pending"
-    assert (await refused(engine, DeleteConsumer(stream="s", group="g", consumer="x"))).code == "no_consumer"
-    assert await reply_to(engine, DeleteConsumer(stream="s", group="g", consumer="c", transfer_to="d")) == 2
+    assert (
+        await refused(engine, weir_commands.DeleteConsumer(stream="s", group="g", consumer="x"))
+    ).code == "no_consumer"
+    assert (
+        await reply_to(
+            engine, weir_commands.DeleteConsumer(stream="s", group="g", consumer="c", transfer_to="d")
+        )
+        == 2
+    )
     again = await reply_to(engine, reading(consumer="d", cursor=0))
     assert isinstance(again, GroupRead)
     assert len(again.streams[0].entries) == 2
 
 
 async def test_groups_are_found_on_each_stream(engine: ClusterEngine) -> None:
-    await reply_to(engine, EnsureGroup(stream="s", group="g", start=0, mkstream=True))
-    await reply_to(engine, XAdd(stream="t", bodies=[BODY]))
-    found = await reply_to(engine, FindGroup(streams=["s", "t", "u"], group="g"))
+    await reply_to(engine, weir_commands.EnsureGroup(stream="s", group="g", start=0, mkstream=True))
+    await reply_to(engine, types.XAdd(stream="t", bodies=[BODY]))
+    found = await reply_to(engine, types.FindGroup(streams=["s", "t", "u"], group="g"))
     assert found == [Presence.FOUND, Presence.NO_GROUP, Presence.NO_STREAM]
 
 
 async def test_a_transaction_is_one_turn_with_refusals_in_their_places(engine: ClusterEngine) -> None:
     """What is not of one request each is refused as a whole."""
     commands: list[Command] = [
-        XAdd(stream="s", bodies=[BODY]),
-        XAck(stream="s", group="g", ids=[1]),
-        EnsureGroup(stream="{s}t", group="g", start=0),
-        XLen(stream="s"),
+        types.XAdd(stream="s", bodies=[BODY]),
+        types.XAck(stream="s", group="g", ids=[1]),
+        weir_commands.EnsureGroup(stream="{s}t", group="g", start=0),
+        types.XLen(stream="s"),
     ]
     added, acked, refusal, length = await turn_of(engine, commands)
     assert isinstance(added, Added)
@@ -265,19 +236,19 @@ async def test_a_transaction_is_one_turn_with_refusals_in_their_places(engine: C
     assert isinstance(refusal, EngineError)
     assert refusal.code == "no_stream"
     with pytest.raises(EngineError, match="transaction"):
-        await turn_of(engine, [XAdd(stream="s", bodies=[BODY]), ListStreams()])
-    assert await reply_to(engine, XLen(stream="s")) == 1
+        await turn_of(engine, [types.XAdd(stream="s", bodies=[BODY]), types.ListStreams()])
+    assert await reply_to(engine, types.XLen(stream="s")) == 1
 
 
 @pytest.mark.parametrize(
     ("command", "name"),
     [
-        (Watch(stream="s"), "WATCH"),
-        (Unchanged(versions={"s": 1}), "WATCH"),
-        (FlushAll(), "FLUSHALL"),
-        (ConfigSet(values=[]), "CONFIG SET"),
-        (XCfgSet(stream="s", settings=IdmpSettings()), "XCFGSET"),
-        (XIdmpRecord(stream="s", producer_key=ProducerKey(b"p", b"1"), id=1), "XIDMPRECORD"),
+        (weir_commands.Watch(stream="s"), "WATCH"),
+        (weir_commands.Unchanged(versions={"s": 1}), "WATCH"),
+        (types.FlushAll(), "FLUSHALL"),
+        (types.ConfigSet(values=[]), "CONFIG SET"),
+        (types.XCfgSet(stream="s", settings=types.IdmpSettings()), "XCFGSET"),
+        (types.XIdmpRecord(stream="s", producer_key=types.ProducerKey(b"p", b"1"), id=1), "XIDMPRECORD"),
     ],
 )
 async def test_what_no_server_is_sent_is_refused_by_its_name(
@@ -291,28 +262,32 @@ async def test_what_no_server_is_sent_is_refused_by_its_name(
 
 
 async def test_extending_takes_nothing_from_others(engine: ClusterEngine) -> None:
-    added = await reply_to(engine, XAdd(stream="s", bodies=[BODY, BODY]))
+    added = await reply_to(engine, types.XAdd(stream="s", bodies=[BODY, BODY]))
     assert isinstance(added, Added)
     first, second = added.ids
-    await reply_to(engine, EnsureGroup(stream="s", group="g", start=0))
+    await reply_to(engine, weir_commands.EnsureGroup(stream="s", group="g", start=0))
     for consumer in "ab":
         await reply_to(engine, msgspec.structs.replace(reading(consumer=consumer), count=1))
-    command = Extend(stream="s", group="g", consumer="a", ids=[first, second, second + 1, first])
+    command = weir_commands.Extend(
+        stream="s", group="g", consumer="a", ids=[first, second, second + 1, first]
+    )
     held = await reply_to(engine, command)
     assert held == Outcomes([first], [second])
-    pending = await reply_to(engine, XPendingRange(stream="s", group="g", start=0, end=ids.ID_MAX, count=9))
+    pending = await reply_to(
+        engine, types.XPendingRange(stream="s", group="g", start=0, end=ids.ID_MAX, count=9)
+    )
     assert isinstance(pending, PendingList)
     rows = [(row.id, row.consumer, row.delivery_count) for row in pending.entries]
     assert rows == [(first, "a", 1), (second, "b", 1)]
-    command = Extend(stream="s", group="none", consumer="a", ids=[first])
+    command = weir_commands.Extend(stream="s", group="none", consumer="a", ids=[first])
     assert (await refused(engine, command)).code == "no_group"
 
 
 async def test_callbacks_get_replies_in_order(engine: ClusterEngine) -> None:
     loop = asyncio.get_running_loop()
     found: asyncio.Future[list[Reply | EngineError]] = loop.create_future()
-    refused = XTrim(stream="s", trim=Trim(maxlen=1, refs=Refs.DELETE))
-    each = [XAdd(stream="s", bodies=[BODY]), XLen(stream="s"), refused, XLen(stream="s")]
+    refused = types.XTrim(stream="s", trim=types.Trim(maxlen=1, refs=types.Refs.DELETE))
+    each = [types.XAdd(stream="s", bodies=[BODY]), types.XLen(stream="s"), refused, types.XLen(stream="s")]
     submit_each(engine, each, lambda replies: found.set_result(list(replies)))
     added, one, refusal, again = await found
     assert isinstance(added, Added)
@@ -328,7 +303,7 @@ async def test_commands_that_are_not_reached_leave_nothing_behind(own_server: Ba
         before = asyncio.all_tasks()
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
-            submit_each(engine, [XLen(stream="s"), XLen(stream="t")], lambda _: None)
+            submit_each(engine, [types.XLen(stream="s"), types.XLen(stream="t")], lambda _: None)
             (running,) = asyncio.all_tasks() - before
             await asyncio.sleep(0)
             running.cancel()
@@ -341,28 +316,33 @@ async def test_commands_that_are_not_reached_leave_nothing_behind(own_server: Ba
 
 async def test_entries_are_counted_once_however_they_are_stored(engine: ClusterEngine) -> None:
     """Dead letters too; a repetition stores nothing."""
-    once = XAdd(stream="s", bodies=[BODY], idempotency=IdempotencyKey("k", b"d"))
-    parts = [XAdd(stream=name, bodies=[BODY] * 2) for name in ("s", "{s}t")]
-    everywhere = Publish(parts=parts, idempotency=IdempotencyKey("k", b"d"))
-    chunk = Publish(parts=parts, chunk=Chunk("p", 1, 1))
+    once = types.XAdd(stream="s", bodies=[BODY], idempotency=types.IdempotencyKey("k", b"d"))
+    parts = [types.XAdd(stream=name, bodies=[BODY] * 2) for name in ("s", "{s}t")]
+    everywhere = weir_commands.Publish(parts=parts, idempotency=types.IdempotencyKey("k", b"d"))
+    chunk = weir_commands.Publish(parts=parts, chunk=weir_commands.Chunk("p", 1, 1))
     each: list[tuple[Command, int]] = [
-        (XAdd(stream="s", bodies=[BODY] * 3), 3),
-        (AddEach(stream="s", bodies=[BODY] * 3), 3),
+        (types.XAdd(stream="s", bodies=[BODY] * 3), 3),
+        (weir_commands.AddEach(stream="s", bodies=[BODY] * 3), 3),
         *((once, 1), (once, 0), (everywhere, 4), (everywhere, 0), (chunk, 4), (chunk, 0)),
-        (XAdd(stream="none", bodies=[BODY], mkstream=False), 0),
+        (types.XAdd(stream="none", bodies=[BODY], mkstream=False), 0),
     ]
     for command, count in each:
         before = engine.appended
         await reply_to(engine, command)
         assert engine.appended - before == count, command
     before = engine.appended
-    await turn_of(engine, [AddEach(stream="s", bodies=[BODY] * 2), XLen(stream="s"), parts[1]])
+    await turn_of(
+        engine, [weir_commands.AddEach(stream="s", bodies=[BODY] * 2), types.XLen(stream="s"), parts[1]]
+    )
     assert engine.appended - before == 4
-    await reply_to(engine, EnsureGroup(stream="s", group="g", start=0, policy={"dead_letter_stream": "dead"}))
+    await reply_to(
+        engine,
+        weir_commands.EnsureGroup(stream="s", group="g", start=0, policy={"dead_letter_stream": "dead"}),
+    )
     read = await reply_to(engine, reading())
     assert isinstance(read, GroupRead)
     before, dead = engine.appended, [entry.id for entry in read.streams[0].entries]
-    await reply_to(engine, DeadLetterEntries(stream="s", group="g", ids=dead, reason="r"))
+    await reply_to(engine, weir_commands.DeadLetterEntries(stream="s", group="g", ids=dead, reason="r"))
     assert engine.appended - before == len(dead) > 0
 
 
@@ -370,89 +350,93 @@ async def test_scripts_are_sent_again_to_a_server_that_forgot_them(
     backend: Backend, engine: ClusterEngine
 ) -> None:
     for _ in range(2):
-        assert isinstance(await reply_to(engine, XAdd(stream="s", bodies=[BODY])), Added)
-        assert isinstance(await reply_to(engine, DescribeEdges(stream="s")), Edges)
-        archived = await reply_to(engine, DescribeArchived(stream="s", low=0, high=ids.ID_MAX))
+        assert isinstance(await reply_to(engine, types.XAdd(stream="s", bodies=[BODY])), Added)
+        assert isinstance(await reply_to(engine, weir_commands.DescribeEdges(stream="s")), Edges)
+        archived = await reply_to(engine, weir_commands.DescribeArchived(stream="s", low=0, high=ids.ID_MAX))
         assert isinstance(archived, Archived)
         assert (archived.archived_up_to, archived.deleted) == (0, ())
-        assert isinstance(await reply_to(engine, XRead(streams=[("s", 0)])), StreamsRead)
+        assert isinstance(await reply_to(engine, types.XRead(streams=[("s", 0)])), StreamsRead)
         backend.call("SCRIPT", "FLUSH")
 
 
 async def test_so_are_several_of_one_turn(backend: Backend, engine: ClusterEngine) -> None:
     """None of them has run where each is unknown."""
     for name in ("{s}1", "{s}2"):
-        await reply_to(engine, XAdd(stream=name, bodies=[BODY] * 2, ids=[ids.make(5, 1), ids.make(5, 2)]))
+        await reply_to(
+            engine, types.XAdd(stream=name, bodies=[BODY] * 2, ids=[ids.make(5, 1), ids.make(5, 2)])
+        )
     backend.call("SCRIPT", "FLUSH")
-    deleting = XDelEx(stream="{s}1", ids=[ids.make(5, 1), ids.make(5, 9)])
+    deleting = types.XDelEx(stream="{s}1", ids=[ids.make(5, 1), ids.make(5, 9)])
     assert await reply_to(engine, deleting) == Deletions([1, -1])
     backend.call("SCRIPT", "FLUSH")
-    assert await reply_to(engine, Delete(streams=["{s}1", "{s}2"])) == 2
+    assert await reply_to(engine, types.Delete(streams=["{s}1", "{s}2"])) == 2
 
 
 async def test_of_several_that_ran_in_part_none_is_sent_again(
     backend: Backend, engine: ClusterEngine
 ) -> None:
     """The outcome is what the first ones did."""
-    deleting = words.only_request(XDel(stream="s", ids=[ids.make(5, 1)]))
+    deleting = words.only_request(types.XDel(stream="s", ids=[ids.make(5, 1)]))
     add = ("XADD", "s", "5-1", "a", "1")
     backend.call("SCRIPT", "FLUSH")
     with pytest.raises(EngineError) as refusal:
         await engine.run_request(msgspec.structs.replace(deleting, commands=[add, *deleting.commands]))
     assert refusal.value.code == "backend_unavailable"
-    assert await reply_to(engine, XLen(stream="s")) == 1
+    assert await reply_to(engine, types.XLen(stream="s")) == 1
 
 
-@pytest.mark.parametrize("command", [Rename, Copy])
+@pytest.mark.parametrize("command", [types.Rename, types.Copy])
 async def test_a_stream_takes_what_is_kept_beside_it_to_its_new_name(
-    engine: ClusterEngine, command: type[Rename | Copy]
+    engine: ClusterEngine, command: type[types.Rename | types.Copy]
 ) -> None:
     """Policies and answers; nothing stays of the stream that had the name, and nothing under the old one."""
-    key = IdempotencyKey("k", b"d")
+    key = types.IdempotencyKey("k", b"d")
     for name, most in (("{s}1", 3), ("{s}2", 9)):
-        await reply_to(engine, XAdd(stream=name, bodies=[BODY], ids=[most], idempotency=key))
+        await reply_to(engine, types.XAdd(stream=name, bodies=[BODY], ids=[most], idempotency=key))
         policy = {"max_deliveries": most, "ack_timeout_ms": most if most == 9 else None}
-        await reply_to(engine, EnsureGroup(stream=name, group="g", start=0, policy=policy))
+        await reply_to(engine, weir_commands.EnsureGroup(stream=name, group="g", start=0, policy=policy))
     generations = [await generation(engine, name) for name in ("{s}1", "{s}2")]
     assert await reply_to(engine, command(stream="{s}1", target="{s}2", replace=False)) is False
     assert await reply_to(engine, command(stream="{s}1", target="{s}2", replace=True)) is True
-    info = await reply_to(engine, DescribeGroup(stream="{s}2", group="g"))
+    info = await reply_to(engine, weir_commands.DescribeGroup(stream="{s}2", group="g"))
     assert isinstance(info, GroupInfo)
     assert (info.max_deliveries, info.ack_timeout_ms) == (3, None)
-    again = await reply_to(engine, XAdd(stream="{s}2", bodies=[BODY], idempotency=key))
+    again = await reply_to(engine, types.XAdd(stream="{s}2", bodies=[BODY], idempotency=key))
     assert again == Added([3], duplicate=True)
     assert await generation(engine, "{s}2") not in generations
-    first = await reply_to(engine, XAdd(stream="{s}1", bodies=[BODY], idempotency=key))
+    first = await reply_to(engine, types.XAdd(stream="{s}1", bodies=[BODY], idempotency=key))
     assert isinstance(first, Added)
-    assert first.duplicate is (command is Copy)
+    assert first.duplicate is (command is types.Copy)
     missing = command(stream="{s}9", target="{s}2")
-    if command is Copy:
+    if command is types.Copy:
         assert await reply_to(engine, missing) is False
     else:
         assert (await refused(engine, missing)).code == "no_stream"
 
 
 async def generation(engine: ClusterEngine, stream: str) -> str:
-    found = await reply_to(engine, DescribeEdges(stream=stream))
+    found = await reply_to(engine, weir_commands.DescribeEdges(stream=stream))
     assert isinstance(found, Edges)
     return found.generation
 
 
 async def test_metadata_are_kept_beside_the_streams(engine: ClusterEngine) -> None:
-    assert await reply_to(engine, PutMetadata(name="token/a", value=b"1")) is False
-    assert await reply_to(engine, PutMetadata(name="token/a", value=b"2")) is True
-    assert await reply_to(engine, ListMetadata(prefix="token/")) == MetadataPage([("token/a", b"2")])
-    assert await reply_to(engine, ListMetadata(prefix="b")) == MetadataPage([])
-    assert await reply_to(engine, PutMetadata(name="token/a", value=None)) is True
-    assert await reply_to(engine, ListStreams()) == Listing([])
+    assert await reply_to(engine, weir_commands.PutMetadata(name="token/a", value=b"1")) is False
+    assert await reply_to(engine, weir_commands.PutMetadata(name="token/a", value=b"2")) is True
+    assert await reply_to(engine, weir_commands.ListMetadata(prefix="token/")) == MetadataPage(
+        [("token/a", b"2")]
+    )
+    assert await reply_to(engine, weir_commands.ListMetadata(prefix="b")) == MetadataPage([])
+    assert await reply_to(engine, weir_commands.PutMetadata(name="token/a", value=None)) is True
+    assert await reply_to(engine, types.ListStreams()) == Listing([])
 
 
 async def test_a_full_server_refuses_to_store(backend: Backend, engine: ClusterEngine) -> None:
     """Reads go on."""
     backend.call("CONFIG", "SET", "maxmemory", 1)
     try:
-        assert (await refused(engine, XAdd(stream="s", bodies=[BODY]))).code == "memory_full"
-        assert await reply_to(engine, XLen(stream="s")) == 0
+        assert (await refused(engine, types.XAdd(stream="s", bodies=[BODY]))).code == "memory_full"
+        assert await reply_to(engine, types.XLen(stream="s")) == 0
     finally:
         backend.call("CONFIG", "SET", "maxmemory", 0)
 
@@ -461,7 +445,7 @@ async def test_an_outage_is_told_after_a_while_and_ends(own_server: BackendServe
     """Below 3 s it is none. A change that was sent may have been made, a read changes nothing."""
     clock = AdjustedClock()
     async with opened(own_server, 0.3, clock) as engine:
-        write, read = XAdd(stream="s", bodies=[BODY]), XLen(stream="s")
+        write, read = types.XAdd(stream="s", bodies=[BODY]), types.XLen(stream="s")
         # Its connection is open from now on, and its script known.
         await reply_to(engine, write)
         own_server.pause()
@@ -487,11 +471,11 @@ async def test_a_callback_that_fails_at_its_deadline_holds_up_no_other(own_serve
         raise ValueError
 
     async with opened(own_server, 2.0) as engine:
-        await reply_to(engine, XLen(stream="s"))
+        await reply_to(engine, types.XLen(stream="s"))
         own_server.pause()
-        submit(engine, [XLen(stream="s")], fail)
+        submit(engine, [types.XLen(stream="s")], fail)
         await asyncio.sleep(0.1)
-        submit(engine, [XLen(stream="s")], ended.append)
+        submit(engine, [types.XLen(stream="s")], ended.append)
         await asyncio.sleep(1.4)
         own_server.kill()
         async with asyncio.timeout(1.2):
@@ -506,41 +490,44 @@ async def test_a_callback_that_fails_at_its_deadline_holds_up_no_other(own_serve
 async def test_several_streams_are_asked_for_at_once(engine: ClusterEngine) -> None:
     """Each has its reply in its place, also one that is not there."""
     for stream in ("a", "b"):
-        await reply_to(engine, XAdd(stream=stream, bodies=[BODY], ids=[1 << 64]))
-    await reply_to(engine, EnsureGroup(stream="a", group="g", start=0))
-    read = await reply_to(engine, XRead(streams=[("a", 0), ("b", 0), ("none", 0)]))
+        await reply_to(engine, types.XAdd(stream=stream, bodies=[BODY], ids=[1 << 64]))
+    await reply_to(engine, weir_commands.EnsureGroup(stream="a", group="g", start=0))
+    read = await reply_to(engine, types.XRead(streams=[("a", 0), ("b", 0), ("none", 0)]))
     assert isinstance(read, StreamsRead)
     assert [one.stream for one in read.streams] == ["a", "b"]
-    measured = await reply_to(engine, MeasureStreams(streams=["b", "none", "a"], groups_max=1))
+    measured = await reply_to(engine, weir_commands.MeasureStreams(streams=["b", "none", "a"], groups_max=1))
     assert isinstance(measured, Measured)
     assert [(one.name, one.length, len(one.groups)) for one in measured.streams] == [("b", 1, 0), ("a", 1, 1)]
     assert all(one.bytes > 0 for one in measured.streams)
-    none = await reply_to(engine, MeasureStreams(streams=["a"], groups_max=0))
+    none = await reply_to(engine, weir_commands.MeasureStreams(streams=["a"], groups_max=0))
     assert isinstance(none, Measured)
     assert [(one.groups, one.groups_left_out) for one in none.streams] == [([], 1)]
-    assert await reply_to(engine, DbSize()) == 2
-    assert await reply_to(engine, ConfigGet()) == NamedValues([])
+    assert await reply_to(engine, types.DbSize()) == 2
+    assert await reply_to(engine, types.ConfigGet()) == NamedValues([])
 
 
 async def test_a_server_with_too_few_replicas_changes_nothing(own_server: BackendServer) -> None:
     """It refuses before it writes: the same may be sent again once the replicas are back."""
     own_server.call("CONFIG", "SET", "min-replicas-to-write", "1")
     async with opened(own_server) as engine:
-        for command in (XAdd(stream="s", bodies=[BODY]), PutMetadata(name="m", value=b"1")):
+        for command in (
+            types.XAdd(stream="s", bodies=[BODY]),
+            weir_commands.PutMetadata(name="m", value=b"1"),
+        ):
             refusal = await refused(engine, command)
             assert (refusal.code, refusal.members["outcome"]) == ("backend_unavailable", "not done")
         own_server.call("CONFIG", "SET", "min-replicas-to-write", "0")
-        assert await reply_to(engine, XLen(stream="s")) == 0
+        assert await reply_to(engine, types.XLen(stream="s")) == 0
 
 
-class FaultyLen(XLen, frozen=True):
+class FaultyLen(types.XLen, frozen=True):
     """A command with a fault in it."""
 
     def to_nonblocking(self) -> Self:
         raise RuntimeError("seeded")
 
 
-class FaultyRead(XReadGroup, frozen=True):
+class FaultyRead(types.XReadGroup, frozen=True):
     """Another one, which reads."""
 
     def named_streams(self) -> tuple[str, ...]:
@@ -557,11 +544,11 @@ async def test_a_fault_in_a_command_is_reported_and_answered(engine: ClusterEngi
     if way == "submit":
         submit(engine, [FaultyLen(stream="s")], answered.set_result)
     elif way == "submit several":
-        submit(engine, [XLen(stream="s"), FaultyLen(stream="s")], answered.set_result)
+        submit(engine, [types.XLen(stream="s"), FaultyLen(stream="s")], answered.set_result)
     elif way == "submit_each":
-        submit_each(engine, [XLen(stream="s"), FaultyLen(stream="s")], answered.set_result)
+        submit_each(engine, [types.XLen(stream="s"), FaultyLen(stream="s")], answered.set_result)
     else:
-        read = FaultyRead(group="g", consumer="c", streams=[("s", Cursor.NEW)])
+        read = FaultyRead(group="g", consumer="c", streams=[("s", types.Cursor.NEW)])
         begin_read(engine, read, answered.set_result)
     async with asyncio.timeout(TIMEOUT_S):
         *others, refusal = await answered

@@ -13,7 +13,8 @@ from engine.cluster.health import StreamCount
 from engine.cluster.keys import slot_of
 from engine.cluster.routing import Lane
 from engine.cluster.wire import Address
-from engine.commands import Delete, EnsureGroup, IdempotencyKey, XAdd, XInfoStream, XRead
+from engine.commands.types import Delete, IdempotencyKey, XAdd, XInfoStream, XRead
+from engine.commands.weir_commands import EnsureGroup
 from tests.cluster.clusters import BackendCluster, move_slot, primaries
 from tests.cluster.engines import BODY, opened, refused
 from tests.cluster.servers import Backend, BackendServer

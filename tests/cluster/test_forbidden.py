@@ -13,7 +13,8 @@ from app.settings import Settings
 from engine import SystemClock
 from engine.cluster import ClusterEngine, ClusterTopology, ServerAccess, Standalone, parse_durability
 from engine.cluster.topology import Topology
-from engine.commands import DbSize, ListStreams, StreamInfos
+from engine.commands.types import DbSize, ListStreams
+from engine.commands.weir_commands import StreamInfos
 from engine.replies import Listing, StreamPage
 from tests.app.conftest import calling
 from tests.cluster.clusters import BACKENDS, BackendCluster, opened_backend

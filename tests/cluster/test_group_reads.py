@@ -9,8 +9,10 @@ from engine import EngineError
 from engine.cluster import ClusterEngine
 from engine.cluster.gathering import gatherer
 from engine.cluster.routing import BackendRequest, Lane
-from engine.commands import Command, Cursor, DescribeGroup, EnsureGroup, XAdd, XRead, XReadGroup
+from engine.commands.base import Command
 from engine.commands.execution import execute
+from engine.commands.types import Cursor, XAdd, XRead, XReadGroup
+from engine.commands.weir_commands import DescribeGroup, EnsureGroup
 from engine.keyspace import Keyspace
 from engine.replies import GroupInfo, GroupRead, StreamsRead
 from tests.cluster.engines import BODY, refused

@@ -8,9 +8,9 @@ import pytest
 
 from engine import entries, ids
 from engine.cluster import group_scripts, scripts
-from engine.commands import Acknowledge, GiveBack, Trim, XAdd, XGroupCreate, XPending, XReadGroup, XTrim
 from engine.commands.base import Command
-from engine.commands.types import Cursor
+from engine.commands.types import Cursor, Trim, XAdd, XGroupCreate, XPending, XReadGroup, XTrim
+from engine.commands.weir_commands import Acknowledge, GiveBack
 from engine.replies import GroupRead
 from tests.cluster.beside import Beside
 from tests.cluster.servers import BackendServer

@@ -8,7 +8,9 @@ from typing import Any, Final
 import pytest
 
 from engine.cluster import group_scripts
-from engine.commands import Command, Cursor, GiveBack, Undo, XReadGroup
+from engine.commands.base import Command
+from engine.commands.types import Cursor, XReadGroup
+from engine.commands.weir_commands import GiveBack, Undo
 from engine.read_handle import taking_back
 from engine.replies import GroupRead
 from tests.app.leaving import DOORS, House

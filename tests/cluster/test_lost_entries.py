@@ -13,7 +13,7 @@ from app.settings import Settings
 from engine import SystemClock, entries, ids
 from engine.cluster import ClusterEngine
 from engine.cluster.keys import auxiliary_key
-from engine.commands import Trim, XAdd, XDel, XRead, XTrim
+from engine.commands.types import Trim, XAdd, XDel, XRead, XTrim
 from engine.replies import Added, Gap, StreamEntries, StreamsRead
 from tests.app.following import look, wait_for
 from tests.cluster.engines import TIMEOUT_S, refused

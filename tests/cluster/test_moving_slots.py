@@ -15,30 +15,11 @@ from app.settings import Settings
 from engine import SystemClock, entries
 from engine.cluster import ClusterEngine
 from engine.cluster.keys import auxiliary_key, slot_of
-from engine.commands import (
-    AddEach,
-    AddScheduled,
-    CancelSchedule,
-    Close,
-    Command,
-    Copy,
-    Cursor,
-    Delete,
-    EnsureGroup,
-    EnsureStream,
-    FireSchedule,
-    IdempotencyKey,
-    NewSchedule,
-    Publish,
-    Rename,
-    Retention,
-    SetSchedule,
-    Trim,
-    UpdateGroup,
-    XAdd,
-    XReadGroup,
-    XTrim,
-)
+from engine.commands import schedule_commands
+from engine.commands.base import Command
+from engine.commands.types import Copy, Cursor, Delete, IdempotencyKey, Rename, Trim, XAdd, XReadGroup, XTrim
+from engine.commands.weir_commands import AddEach, Close, EnsureGroup, EnsureStream, Publish, UpdateGroup
+from engine.parts.keeping import Retention
 from engine.recurrence import Rule
 from engine.replies import Added
 from tests.app.conftest import calling
@@ -56,7 +37,7 @@ PUBLISHED_BETWEEN: Final = 20
 STREAMS: Final = ("{m}a", "{m}b")
 SLOT: Final = slot_of(b"m")
 BODY: Final = entries.body([("n", "1")])
-LATER: Final = NewSchedule("later", BODY, Rule(in_ms=60_000))
+LATER: Final = schedule_commands.NewSchedule("later", BODY, Rule(in_ms=60_000))
 
 
 @pytest.fixture(scope="module", params=sorted(PROGRAMS))
@@ -103,7 +84,12 @@ async def make_all_keys(cluster: BackendCluster, engine: ClusterEngine) -> None:
         policy = {"max_deliveries": 3, "ack_timeout_ms": 1_000}
         await reply_to(engine, EnsureGroup(stream=stream, group="g", start=0, policy=policy))
         await reply_to(engine, EnsureStream(stream=stream, retention=Retention(max_bytes=10_000)))
-        await reply_to(engine, SetSchedule(stream=stream, schedule=NewSchedule("a", BODY, LATER.rule)))
+        await reply_to(
+            engine,
+            schedule_commands.SetSchedule(
+                stream=stream, schedule=schedule_commands.NewSchedule("a", BODY, LATER.rule)
+            ),
+        )
     parts = [XAdd(stream=stream, bodies=[BODY]) for stream in STREAMS]
     await reply_to(engine, Publish(parts=parts, idempotency=key("first")))
 
@@ -118,12 +104,12 @@ def key(name: str) -> IdempotencyKey:
         XAdd(stream=STREAMS[0], bodies=[BODY]),
         XAdd(stream=STREAMS[0], bodies=[BODY], idempotency=key("second"), trim=Trim(maxlen=1)),
         AddEach(stream=STREAMS[0], bodies=[BODY, BODY]),
-        AddScheduled(
+        schedule_commands.AddScheduled(
             stream=STREAMS[0], add=XAdd(stream=STREAMS[0], bodies=[BODY]), later=[LATER], cancel="a"
         ),
-        CancelSchedule(stream=STREAMS[0], name="a"),
-        FireSchedule(stream=STREAMS[0], name="a"),
-        SetSchedule(stream=STREAMS[0], schedule=LATER),
+        schedule_commands.CancelSchedule(stream=STREAMS[0], name="a"),
+        schedule_commands.FireSchedule(stream=STREAMS[0], name="a"),
+        schedule_commands.SetSchedule(stream=STREAMS[0], schedule=LATER),
         Close(stream=STREAMS[0], drops_schedules=True),
         XTrim(stream=STREAMS[0], trim=Trim(maxlen=0)),
         EnsureStream(stream=STREAMS[0]),

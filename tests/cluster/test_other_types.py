@@ -6,19 +6,8 @@ import pytest
 
 from engine import EngineError, entries
 from engine.cluster import ClusterEngine
-from engine.commands import (
-    Command,
-    Copy,
-    Delete,
-    Exists,
-    Expire,
-    ListStreams,
-    Persist,
-    Rename,
-    TimeToLive,
-    Type,
-    XAdd,
-)
+from engine.commands import types
+from engine.commands.base import Command
 from engine.replies import Listing, Reply
 from tests.cluster.engines import opened
 from tests.cluster.servers import Backend, BackendServer
@@ -39,16 +28,16 @@ def text(backend: Backend) -> Backend:
 @pytest.mark.parametrize(
     ("command", "reply"),
     [
-        (Delete(streams=[TEXT]), 0),
-        (Delete(streams=[TEXT, "elsewhere"]), 0),
-        (Exists(streams=[TEXT]), 0),
-        (Exists(streams=[TEXT, "elsewhere"]), 0),
-        (Type(stream=TEXT), "none"),
-        (Expire(stream=TEXT, ms=100_000, relative=True), False),
-        (Expire(stream=TEXT, ms=1, relative=False), False),
-        (TimeToLive(stream=TEXT), -2),
-        (TimeToLive(stream=TEXT, absolute=True), -2),
-        (Copy(stream=TEXT, target="{x}other", replace=True), False),
+        (types.Delete(streams=[TEXT]), 0),
+        (types.Delete(streams=[TEXT, "elsewhere"]), 0),
+        (types.Exists(streams=[TEXT]), 0),
+        (types.Exists(streams=[TEXT, "elsewhere"]), 0),
+        (types.Type(stream=TEXT), "none"),
+        (types.Expire(stream=TEXT, ms=100_000, relative=True), False),
+        (types.Expire(stream=TEXT, ms=1, relative=False), False),
+        (types.TimeToLive(stream=TEXT), -2),
+        (types.TimeToLive(stream=TEXT, absolute=True), -2),
+        (types.Copy(stream=TEXT, target="{x}other", replace=True), False),
     ],
 )
 async def test_they_are_as_missing(
@@ -60,24 +49,24 @@ async def test_they_are_as_missing(
 
 async def test_their_lifetime_stays(text: Backend, engine: ClusterEngine) -> None:
     text.call("PEXPIRE", TEXT, 100_000)
-    assert await reply_to(engine, Persist(stream=TEXT)) is False
+    assert await reply_to(engine, types.Persist(stream=TEXT)) is False
     assert 0 < text.call("PTTL", TEXT) <= 100_000
 
 
 @pytest.mark.parametrize(
     ("command", "code"),
     [
-        (Rename(stream=TEXT, target="{x}other"), "no_stream"),
-        (Rename(stream=STREAM, target=TEXT), "invalid"),
-        (Rename(stream=STREAM, target=TEXT, replace=False), "invalid"),
-        (Copy(stream=STREAM, target=TEXT, replace=True), "invalid"),
-        (XAdd(stream=TEXT, bodies=[BODY]), "invalid"),
+        (types.Rename(stream=TEXT, target="{x}other"), "no_stream"),
+        (types.Rename(stream=STREAM, target=TEXT), "invalid"),
+        (types.Rename(stream=STREAM, target=TEXT, replace=False), "invalid"),
+        (types.Copy(stream=STREAM, target=TEXT, replace=True), "invalid"),
+        (types.XAdd(stream=TEXT, bodies=[BODY]), "invalid"),
     ],
 )
 async def test_no_stream_takes_their_place(
     text: Backend, engine: ClusterEngine, command: Command, code: str
 ) -> None:
-    await reply_to(engine, XAdd(stream=STREAM, bodies=[BODY]))
+    await reply_to(engine, types.XAdd(stream=STREAM, bodies=[BODY]))
     with pytest.raises(EngineError) as refusal:
         await reply_to(engine, command)
     assert refusal.value.code == code
@@ -90,15 +79,15 @@ async def test_a_stream_of_another_program_is_within_reach_by_its_key(
     """Slashes included. What is no name here, and what is Weir's own, is as if it was not there."""
     for key in ("acme/orders", "acme/orders/eu", "acme//orders", "acme/", "weir/gateways", "weir/x", "a\n"):
         backend.call("XADD", key, "1-1", "a", "1")
-    assert await reply_to(engine, ListStreams()) == Listing(["acme/orders", "acme/orders/eu"])
-    assert await reply_to(engine, ListStreams(prefix="acme/orders/")) == Listing(["acme/orders/eu"])
-    await reply_to(engine, XAdd(stream="acme/orders/eu", bodies=[BODY]))
+    assert await reply_to(engine, types.ListStreams()) == Listing(["acme/orders", "acme/orders/eu"])
+    assert await reply_to(engine, types.ListStreams(prefix="acme/orders/")) == Listing(["acme/orders/eu"])
+    await reply_to(engine, types.XAdd(stream="acme/orders/eu", bodies=[BODY]))
     assert backend.call("XLEN", "acme/orders/eu") == 2
 
 
 async def test_streams_beside_them_are_removed(text: Backend, engine: ClusterEngine) -> None:
-    await reply_to(engine, XAdd(stream=STREAM, bodies=[BODY]))
-    assert await reply_to(engine, Delete(streams=[TEXT, STREAM])) == 1
+    await reply_to(engine, types.XAdd(stream=STREAM, bodies=[BODY]))
+    assert await reply_to(engine, types.Delete(streams=[TEXT, STREAM])) == 1
     assert text.call("GET", TEXT) == b"1"
     assert text.call("EXISTS", STREAM) == 0
 
@@ -107,7 +96,10 @@ async def test_a_removal_is_one_turn_with_them(server: BackendServer) -> None:
     """Over one server, and as a transaction."""
     server.call("SET", TEXT, "1")
     async with opened(server) as engine:
-        add: Sequence[Command] = [XAdd(stream=STREAM, bodies=[BODY]), Delete(streams=[TEXT, STREAM])]
+        add: Sequence[Command] = [
+            types.XAdd(stream=STREAM, bodies=[BODY]),
+            types.Delete(streams=[TEXT, STREAM]),
+        ]
         _, removed = await turn_of(engine, add)
     assert removed == 1
     assert server.call("GET", TEXT) == b"1"

@@ -9,7 +9,7 @@ import pytest
 
 from engine import EngineError
 from engine.cluster.health import OUTAGE_S_MAX, Trouble
-from engine.commands import XAdd, XGroupCreate, XInfoGroups, XLen
+from engine.commands.types import XAdd, XGroupCreate, XInfoGroups, XLen
 from tests.cluster.engines import BODY, AdjustedClock, opened
 from tests.cluster.servers import Backend, BackendServer
 from tests.engine.asking import reply_to

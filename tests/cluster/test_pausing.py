@@ -10,25 +10,8 @@ import pytest
 from engine import entries, ids
 from engine.cluster import ClusterEngine
 from engine.cluster.keys import auxiliary_key
-from engine.commands import (
-    Claim,
-    Copy,
-    Cursor,
-    DescribeGroup,
-    EnsureGroup,
-    MeasureStreams,
-    Nack,
-    NackMode,
-    Rename,
-    UpdateGroup,
-    XAck,
-    XAdd,
-    XAutoClaim,
-    XClaim,
-    XGroupDestroy,
-    XNack,
-    XReadGroup,
-)
+from engine.commands import types
+from engine.commands.weir_commands import DescribeGroup, EnsureGroup, MeasureStreams, UpdateGroup
 from engine.protocol import Call
 from engine.read_handle import ReadHandle
 from engine.replies import AutoClaimed, Claimed, GroupInfo, GroupRead, Measured
@@ -50,9 +33,11 @@ POLL_S: Final = 3_600.0
 async def hand_out(engine: ClusterEngine) -> None:
     """Of four entries `a` holds the first, the second was given back. Then the group is paused."""
     await reply_to(engine, EnsureGroup(stream=S, group="g", start=0, mkstream=True))
-    await reply_to(engine, XAdd(stream=S, bodies=[entries.body([("n", "1")])] * 4, ids=IDS))
+    await reply_to(engine, types.XAdd(stream=S, bodies=[entries.body([("n", "1")])] * 4, ids=IDS))
     await read(engine, "a", count=2)
-    await reply_to(engine, XNack(stream=S, group="g", nack=Nack(ids=[IDS[1]], mode=NackMode.FAIL)))
+    await reply_to(
+        engine, types.XNack(stream=S, group="g", nack=types.Nack(ids=[IDS[1]], mode=types.NackMode.FAIL))
+    )
     await set_paused(engine)
 
 
@@ -60,8 +45,10 @@ async def set_paused(engine: ClusterEngine, paused: bool = True) -> None:  # noq
     assert await reply_to(engine, UpdateGroup(stream=S, group="g", policy={"paused": paused})) is True
 
 
-def reading(consumer: str = "b", cursor: int | Cursor = Cursor.NEW, **options: Any) -> XReadGroup:
-    return XReadGroup(group="g", consumer=consumer, streams=[(S, cursor)], **options)
+def reading(
+    consumer: str = "b", cursor: int | types.Cursor = types.Cursor.NEW, **options: Any
+) -> types.XReadGroup:
+    return types.XReadGroup(group="g", consumer=consumer, streams=[(S, cursor)], **options)
 
 
 async def read(engine: ClusterEngine, consumer: str = "b", **options: Any) -> GroupRead:
@@ -85,9 +72,11 @@ async def test_neither_new_entries_nor_those_given_back_are_delivered(engine: Cl
     every: list[dict[str, Any]] = [{}, {"claim_min_idle_ms": 0}, {"count": 1, "noack": True}]
     for options in every:
         assert nothing(await read(engine, **options))
-    claiming = XAutoClaim(stream=S, group="g", consumer="b", min_idle_ms=0, start=0, count=10)
+    claiming = types.XAutoClaim(stream=S, group="g", consumer="b", min_idle_ms=0, start=0, count=10)
     assert await reply_to(engine, claiming) == AutoClaimed(0, [], [])
-    many = XReadGroup(group="g", consumer="b", streams=[(S, Cursor.NEW), ("{t}t", Cursor.NEW)])
+    many = types.XReadGroup(
+        group="g", consumer="b", streams=[(S, types.Cursor.NEW), ("{t}t", types.Cursor.NEW)]
+    )
     await reply_to(engine, EnsureGroup(stream="{t}t", group="g", start=0, mkstream=True))
     assert nothing(await reply_to(engine, many))  # type: ignore[arg-type]
     await set_paused(engine, paused=False)
@@ -102,11 +91,11 @@ async def test_what_is_out_can_be_settled_claimed_and_read_again(engine: Cluster
     await hand_out(engine)
     held = await read(engine, "a", cursor=0)
     assert (ids_of(held), tuple(held.paused)) == (IDS[:1], (S,))
-    claim = Claim(ids=IDS[:1], min_idle_ms=0)
-    claimed = await reply_to(engine, XClaim(stream=S, group="g", consumer="b", claim=claim))
+    claim = types.Claim(ids=IDS[:1], min_idle_ms=0)
+    claimed = await reply_to(engine, types.XClaim(stream=S, group="g", consumer="b", claim=claim))
     assert isinstance(claimed, Claimed)
     assert [one.id for one in claimed.entries] == IDS[:1]
-    assert await reply_to(engine, XAck(stream=S, group="g", ids=IDS[:2])) == 2
+    assert await reply_to(engine, types.XAck(stream=S, group="g", ids=IDS[:2])) == 2
 
 
 async def test_readers_at_both_gateways_wake_when_it_is_resumed(backend: Backend) -> None:
@@ -118,7 +107,7 @@ async def test_readers_at_both_gateways_wake_when_it_is_resumed(backend: Backend
             for n, engine in enumerate((one, other))
         ]
         await until_async(lambda: one.waiting + other.waiting == 2)
-        await reply_to(other, XAdd(stream=S, bodies=[entries.body([("n", "5")])]))
+        await reply_to(other, types.XAdd(stream=S, bodies=[entries.body([("n", "5")])]))
         await asyncio.sleep(0.2)
         assert not any(wait.done() for wait in waits)
         await set_paused(other, paused=False)
@@ -182,13 +171,13 @@ async def test_a_pause_is_shown_and_set_again_without_a_change(
 
 async def test_it_follows_a_rename_and_a_copy_and_goes_with_the_group(engine: ClusterEngine) -> None:
     await hand_out(engine)
-    await reply_to(engine, Copy(stream=S, target=COPIED))
-    await reply_to(engine, Rename(stream=S, target=RENAMED))
+    await reply_to(engine, types.Copy(stream=S, target=COPIED))
+    await reply_to(engine, types.Rename(stream=S, target=RENAMED))
     for stream in (COPIED, RENAMED):
         shown = await reply_to(engine, DescribeGroup(stream=stream, group="g"))
         assert isinstance(shown, GroupInfo)
         assert shown.paused
-    await reply_to(engine, XGroupDestroy(stream=COPIED, group="g"))
+    await reply_to(engine, types.XGroupDestroy(stream=COPIED, group="g"))
     await reply_to(engine, EnsureGroup(stream=COPIED, group="g", start=0))
     anew = await reply_to(engine, DescribeGroup(stream=COPIED, group="g"))
     assert isinstance(anew, GroupInfo)

@@ -9,8 +9,9 @@ import pytest
 
 from engine import Engine, EngineError, SystemClock, entries, ids
 from engine.cluster import ClusterEngine
-from engine.commands import Command, Delete, Plan, XAdd, XDel, XTrim
-from engine.commands.types import Trim
+from engine.commands.base import Command
+from engine.commands.types import Delete, Trim, XAdd, XDel, XTrim
+from engine.commands.weir_commands import Plan
 from engine.replies import Planned, StreamPlan
 from tests.cluster.engines import opened
 from tests.cluster.servers import BackendServer

@@ -10,20 +10,9 @@ from engine import EngineError, entries, ids
 from engine.cluster import ClusterEngine, redrive
 from engine.cluster.refusals import unavailable
 from engine.cluster.routing import BackendRequest
-from engine.commands import (
-    DeadLetterEntries,
-    Delete,
-    EnsureGroup,
-    FindDeadLetters,
-    IdempotencyKey,
-    Redrive,
-    XAdd,
-    XLen,
-    XRange,
-    XReadGroup,
-)
 from engine.commands.redriving import TURN_LOOKS_MAX
-from engine.commands.types import Cursor
+from engine.commands.types import Cursor, Delete, IdempotencyKey, XAdd, XLen, XRange, XReadGroup
+from engine.commands.weir_commands import DeadLetterEntries, EnsureGroup, FindDeadLetters, Redrive
 from engine.replies import DeadLettersFound, Entries, Redriven
 from tests.cluster.engines import opened
 from tests.cluster.servers import Backend

@@ -10,22 +10,10 @@ import pytest
 from engine import EngineError, SystemClock, entries, ids
 from engine.cluster import Address, ClusterEngine, ServerAccess, Standalone
 from engine.cluster.keys import auxiliary_key
-from engine.commands import (
-    AddEach,
-    AddScheduled,
-    Command,
-    DeadLetterEntries,
-    EnsureGroup,
-    FireSchedule,
-    NewSchedule,
-    Publish,
-    Redrive,
-    SetSchedule,
-    XAdd,
-    XLen,
-    XReadGroup,
-)
-from engine.commands.types import Cursor, IdempotencyKey
+from engine.commands.base import Command
+from engine.commands.schedule_commands import AddScheduled, FireSchedule, NewSchedule, SetSchedule
+from engine.commands.types import Cursor, IdempotencyKey, XAdd, XLen, XReadGroup
+from engine.commands.weir_commands import AddEach, DeadLetterEntries, EnsureGroup, Publish, Redrive
 from engine.recurrence import Rule
 from engine.replies import Added, AddedScheduled, Published, Redriven, ScheduleSet
 from tests.cluster.servers import BackendServer

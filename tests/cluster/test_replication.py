@@ -10,7 +10,7 @@ from engine.cluster import scripts
 from engine.cluster.replication import BackendDurability, GroupCommit, parse_durability
 from engine.cluster.scripts import WriteOrigin
 from engine.cluster.wire import Address, ConnectionLostError, ServerAccess, ServerConnection, Words
-from engine.commands import IdempotencyKey, XAdd
+from engine.commands.types import IdempotencyKey, XAdd
 from tests.cluster.servers import BackendServer
 
 TIMEOUT_S = 5.0

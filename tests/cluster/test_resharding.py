@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 
 from engine.cluster.keys import slot_of
-from engine.commands import XRange
+from engine.commands.types import XRange
 from engine.ids import ID_MAX
 from engine.replies import Entries
 from tests.cluster.clusters import BackendCluster, added_primary, move_slot, primaries

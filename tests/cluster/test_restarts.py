@@ -7,7 +7,7 @@ import pytest
 from engine import SystemClock, entries, ids
 from engine.cluster import Address, ClusterEngine, ServerAccess, Standalone
 from engine.cluster.losses import Losses
-from engine.commands import Delete, XAdd, XRead
+from engine.commands.types import Delete, XAdd, XRead
 from engine.replies import Entries, Gap, StreamEntries, StreamsRead
 from tests.cluster.servers import BackendServer
 from tests.engine.asking import reply_to

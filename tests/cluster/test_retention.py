@@ -10,26 +10,9 @@ from engine import Call, EngineError, How, ask, entries, ids
 from engine.cluster import ClusterEngine, scripts, words
 from engine.cluster.keys import auxiliary_key
 from engine.cluster.routing import Lane
-from engine.commands import (
-    Copy,
-    Cursor,
-    Delete,
-    DeleteGroup,
-    DescribeEdges,
-    EnsureStream,
-    Expire,
-    IdempotencyKey,
-    Rename,
-    Retention,
-    UpdateStream,
-    XAck,
-    XAdd,
-    XGroupCreate,
-    XGroupDestroy,
-    XInfoStream,
-    XRange,
-    XReadGroup,
-)
+from engine.commands import types
+from engine.commands.weir_commands import DeleteGroup, DescribeEdges, EnsureStream, UpdateStream
+from engine.parts.keeping import Retention
 from engine.replies import Added, Edges, Entries, StreamInfo
 from tests.cluster.engines import opened, refused
 from tests.cluster.servers import Backend, BackendServer
@@ -59,11 +42,11 @@ async def keep(engine: ClusterEngine, **retention: object) -> None:
 
 
 async def add(engine: ClusterEngine, *new_ids: int, body: bytes = BODY) -> None:
-    await reply_to(engine, XAdd(stream="s", bodies=[body] * len(new_ids), ids=list(new_ids)))
+    await reply_to(engine, types.XAdd(stream="s", bodies=[body] * len(new_ids), ids=list(new_ids)))
 
 
 async def kept(engine: ClusterEngine) -> Sequence[int]:
-    found = await reply_to(engine, XRange(stream="s", start=ids.ID_MIN, end=ids.ID_MAX))
+    found = await reply_to(engine, types.XRange(stream="s", start=ids.ID_MIN, end=ids.ID_MAX))
     assert isinstance(found, Entries)
     return [one for one, _ in found.pairs()]
 
@@ -103,7 +86,7 @@ async def test_what_is_too_old_goes_when_publishing(backend: Backend, engine: Cl
     await keep(engine, max_age_ms=3_600_000)
     await add(engine, *seq(1, 2))
     assert await kept(engine) == []
-    added = await reply_to(engine, XAdd(stream="s", bodies=[BODY]))
+    added = await reply_to(engine, types.XAdd(stream="s", bodies=[BODY]))
     assert isinstance(added, Added)
     assert await kept(engine) == list(added.ids)
     await maintain(backend, engine)
@@ -198,22 +181,24 @@ async def test_what_a_group_needs_stays(
 ) -> None:
     """What it has not read and not acknowledged; then it goes."""
     await add(engine, *seq(1, 2, 3, 4))
-    await reply_to(engine, XGroupCreate(stream="s", group="g", start=0))
-    await reply_to(engine, XReadGroup(group="g", consumer="c", streams=[("s", Cursor.NEW)], count=2))
+    await reply_to(engine, types.XGroupCreate(stream="s", group="g", start=0))
+    await reply_to(
+        engine, types.XReadGroup(group="g", consumer="c", streams=[("s", types.Cursor.NEW)], count=2)
+    )
     await keep(engine, keep_unacknowledged=True, **limit)
     await maintain(backend, engine)
     assert await kept(engine) == seq(1, 2, 3, 4)
-    await reply_to(engine, XAck(stream="s", group="g", ids=seq(1)))
+    await reply_to(engine, types.XAck(stream="s", group="g", ids=seq(1)))
     await maintain(backend, engine)
     assert await kept(engine) == seq(2, 3, 4)
-    await reply_to(engine, XAck(stream="s", group="g", ids=seq(2)))
+    await reply_to(engine, types.XAck(stream="s", group="g", ids=seq(2)))
     await maintain(backend, engine)
     assert await kept(engine) == seq(3, 4)
     assert await removed_upto(engine) == seq(2)[0]
 
 
 async def held(engine: ClusterEngine) -> str:
-    info = await reply_to(engine, XInfoStream(stream="s"))
+    info = await reply_to(engine, types.XInfoStream(stream="s"))
     assert isinstance(info, StreamInfo)
     return info.held_by
 
@@ -228,11 +213,11 @@ async def test_until_there_is_a_group_all_is_kept(
     await add(engine, *seq(302))
     await maintain(backend, engine)
     assert (len(await kept(engine)), await held(engine)) == (302, "no group")
-    await reply_to(engine, XGroupCreate(stream="s", group="g", start=0))
+    await reply_to(engine, types.XGroupCreate(stream="s", group="g", start=0))
     await maintain(backend, engine)
     assert (len(await kept(engine)), await held(engine)) == (302, "")
-    await reply_to(engine, XReadGroup(group="g", consumer="c", streams=[("s", Cursor.NEW)]))
-    await reply_to(engine, XAck(stream="s", group="g", ids=seq(*range(1, 302))))
+    await reply_to(engine, types.XReadGroup(group="g", consumer="c", streams=[("s", types.Cursor.NEW)]))
+    await reply_to(engine, types.XAck(stream="s", group="g", ids=seq(*range(1, 302))))
     await maintain(backend, engine)
     assert await kept(engine) == seq(302)
 
@@ -249,13 +234,13 @@ async def test_until_there_is_a_group_all_is_kept_up_to_the_size(
 
 
 async def rename(engine: ClusterEngine) -> None:
-    await reply_to(engine, Rename(stream="s", target="{s}:t"))
-    await reply_to(engine, Rename(stream="{s}:t", target="s"))
+    await reply_to(engine, types.Rename(stream="s", target="{s}:t"))
+    await reply_to(engine, types.Rename(stream="{s}:t", target="s"))
 
 
 async def copy(engine: ClusterEngine) -> None:
-    await reply_to(engine, Copy(stream="s", target="{s}:t"))
-    await reply_to(engine, Rename(stream="{s}:t", target="s"))
+    await reply_to(engine, types.Copy(stream="s", target="{s}:t"))
+    await reply_to(engine, types.Rename(stream="{s}:t", target="s"))
 
 
 WAYS = [rename, copy]
@@ -273,22 +258,22 @@ async def test_that_there_was_no_group_goes_along(
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("destroy", [XGroupDestroy, DeleteGroup])
+@pytest.mark.parametrize("destroy", [types.XGroupDestroy, DeleteGroup])
 async def test_without_its_last_group_nothing_is_unacknowledged(
     backend: Backend,
     engine: ClusterEngine,
     way: Callable[[ClusterEngine], Awaitable[None]],
-    destroy: type[XGroupDestroy | DeleteGroup],
+    destroy: type[types.XGroupDestroy | DeleteGroup],
 ) -> None:
     """The limits are kept, over another name and a copy; a stream made anew has had no group."""
     await add(engine, *seq(1, 2))
-    await reply_to(engine, XGroupCreate(stream="s", group="g", start=0))
+    await reply_to(engine, types.XGroupCreate(stream="s", group="g", start=0))
     await reply_to(engine, destroy(stream="s", group="g"))
     await way(engine)
     await keep(engine, keep_unacknowledged=True, max_len=1)
     await maintain(backend, engine)
     assert (await kept(engine), await held(engine)) == (seq(2), "")
-    await reply_to(engine, Delete(streams=["s"]))
+    await reply_to(engine, types.Delete(streams=["s"]))
     await keep(engine, keep_unacknowledged=True, max_len=0)
     await add(engine, *seq(3, 4))
     await maintain(backend, engine)
@@ -313,7 +298,7 @@ async def test_at_a_full_server_a_refusal_names_the_stream_that_keeps_all(
 ) -> None:
     """At each of the ways in: alone, in a turn, one of several."""
     await keep(engine, keep_unacknowledged=is_kept)
-    adding = XAdd(stream="s", bodies=[BODY])
+    adding = types.XAdd(stream="s", bodies=[BODY])
     backend.call("CONFIG", "SET", "maxmemory", 1)
     try:
         alone = await refused(engine, adding)
@@ -340,17 +325,19 @@ async def test_what_must_stay_is_not_read_when_publishing(server: BackendServer)
     """A group is far behind: a publish looks at what may go, and at no more."""
     async with opened(server) as engine:
         await add(engine, *seq(*range(1, 2_001)))
-        await reply_to(engine, XGroupCreate(stream="s", group="g", start=0))
-        await reply_to(engine, XReadGroup(group="g", consumer="c", streams=[("s", Cursor.NEW)], count=200))
+        await reply_to(engine, types.XGroupCreate(stream="s", group="g", start=0))
+        await reply_to(
+            engine, types.XReadGroup(group="g", consumer="c", streams=[("s", types.Cursor.NEW)], count=200)
+        )
         await keep(engine, max_len=10, keep_unacknowledged=True)
         reads(server)
         await add(engine, *seq(2_001))
         assert reads(server) <= 1
-        await reply_to(engine, XAck(stream="s", group="g", ids=seq(1, 2)))
+        await reply_to(engine, types.XAck(stream="s", group="g", ids=seq(1, 2)))
         await add(engine, *seq(2_002))
         assert reads(server) <= 2
         assert (await kept(engine))[0] == seq(3)[0]
-        await reply_to(engine, XAck(stream="s", group="g", ids=seq(*range(3, 201))))
+        await reply_to(engine, types.XAck(stream="s", group="g", ids=seq(*range(3, 201))))
         reads(server)
         await add(engine, *seq(2_003))
         assert reads(server) <= 4
@@ -364,10 +351,10 @@ async def test_what_is_not_archived_stays(backend: Backend, engine: ClusterEngin
     await maintain(backend, engine)
     assert await kept(engine) == seq(1, 2, 3)
     await reply_to(engine, UpdateStream(stream="s", archived_up_to=seq(2)[0]))
-    await reply_to(engine, Copy(stream="s", target="{s}:copy"))
+    await reply_to(engine, types.Copy(stream="s", target="{s}:copy"))
     await maintain(backend, engine)
     assert await kept(engine) == seq(3)
-    copied = await reply_to(engine, XInfoStream(stream="{s}:copy"))
+    copied = await reply_to(engine, types.XInfoStream(stream="{s}:copy"))
     assert isinstance(copied, StreamInfo)
     assert (copied.length, copied.max_len, copied.archived_up_to) == (3, 1, 0)
 
@@ -375,32 +362,32 @@ async def test_what_is_not_archived_stays(backend: Backend, engine: ClusterEngin
 async def test_a_stream_that_changed_is_not_changed_again(engine: ClusterEngine) -> None:
     """`expected` is compared in the same turn as the change."""
     await add(engine, *seq(1, 2))
-    seen = await reply_to(engine, XInfoStream(stream="s"))
+    seen = await reply_to(engine, types.XInfoStream(stream="s"))
     assert isinstance(seen, StreamInfo)
     await reply_to(engine, UpdateStream(stream="s", retention={"max_len": 7}, expected=seen))
     stale = UpdateStream(stream="s", retention={"max_len": 8}, expected=seen)
     assert (await refused(engine, stale)).code == "precondition_failed"
-    now = await reply_to(engine, XInfoStream(stream="s"))
+    now = await reply_to(engine, types.XInfoStream(stream="s"))
     assert isinstance(now, StreamInfo)
     assert (now.max_len, now.length) == (7, 2)
 
 
 async def test_nothing_stays_beside_a_stream_that_expired(backend: Backend, engine: ClusterEngine) -> None:
     """But for the floor of its IDs, until no clock can be behind it. Made again, it is new."""
-    key = IdempotencyKey("k", b"d")
+    key = types.IdempotencyKey("k", b"d")
     await keep(engine, max_len=5)
-    await reply_to(engine, XAdd(stream="s", bodies=[BODY], idempotency=key))
+    await reply_to(engine, types.XAdd(stream="s", bodies=[BODY], idempotency=key))
     first = await reply_to(engine, DescribeEdges(stream="s"))
     assert isinstance(first, Edges)
-    await reply_to(engine, Expire(stream="s", ms=0, relative=True))
+    await reply_to(engine, types.Expire(stream="s", ms=0, relative=True))
     await keep(engine)
-    again = await reply_to(engine, XAdd(stream="s", bodies=[BODY], idempotency=key))
-    second = await reply_to(engine, XInfoStream(stream="s"))
+    again = await reply_to(engine, types.XAdd(stream="s", bodies=[BODY], idempotency=key))
+    second = await reply_to(engine, types.XInfoStream(stream="s"))
     assert isinstance(again, Added)
     assert isinstance(second, StreamInfo)
     assert (again.duplicate, second.max_len) == (False, None)
     assert second.generation != first.generation
-    await reply_to(engine, Expire(stream="s", ms=0, relative=True))
+    await reply_to(engine, types.Expire(stream="s", ms=0, relative=True))
     await maintain(backend, engine)
     meta = auxiliary_key("s", "m").decode()
     fields = backend.call("HGETALL", meta)

@@ -11,9 +11,10 @@ import pytest
 
 from engine import Engine, EngineError, SystemClock, entries
 from engine.cluster import gathering, words
-from engine.commands import Command, NewSchedule, StreamCommand, XAdd, XGroupCreate
+from engine.commands.base import Command, StreamCommand
 from engine.commands.registry import RUN
-from engine.commands.types import Claim, Nack, NackMode, Trim
+from engine.commands.schedule_commands import NewSchedule
+from engine.commands.types import Claim, Nack, NackMode, Trim, XAdd, XGroupCreate
 from engine.recurrence import Rule
 from tests.cluster.engines import opened
 from tests.cluster.servers import BackendServer

@@ -2,7 +2,7 @@
 
 from engine import entries
 from engine.cluster.schedule_counts import ScheduleCounts
-from engine.commands import AddScheduled, CancelSchedule, NewSchedule, SetSchedule
+from engine.commands.schedule_commands import AddScheduled, CancelSchedule, NewSchedule, SetSchedule
 from engine.errors import invalid
 from engine.keyspace import CAPS_DEFAULT
 from engine.recurrence import Rule, rule_of

@@ -14,26 +14,11 @@ from engine.cluster import ClusterEngine
 from engine.cluster.keys import auxiliary_key
 from engine.cluster.routing import BackendRequest
 from engine.cluster.schedule_words import fire_due
-from engine.commands import (
-    AddScheduled,
-    AppendDurable,
-    CancelSchedule,
-    Close,
-    Command,
-    Copy,
-    CreateDurable,
-    Delete,
-    DescribeSchedule,
-    Expire,
-    IdempotencyKey,
-    ListSchedules,
-    NewSchedule,
-    Rename,
-    SetSchedule,
-    XAdd,
-    XInfoStream,
-    XRange,
-)
+from engine.commands import schedule_commands
+from engine.commands.base import Command
+from engine.commands.durable_commands import AppendDurable, CreateDurable
+from engine.commands.types import Copy, Delete, Expire, IdempotencyKey, Rename, XAdd, XInfoStream, XRange
+from engine.commands.weir_commands import Close
 from engine.ids import ID_MAX
 from engine.keyspace import CAPS_DEFAULT
 from engine.recurrence import Rule
@@ -64,8 +49,10 @@ def body(value: str) -> bytes:
     return entries.body([("n", value)])
 
 
-def setting(name: str, stream: str = S, **rule: Any) -> SetSchedule:
-    return SetSchedule(stream=stream, schedule=NewSchedule(name, body(name), Rule(**rule)))
+def setting(name: str, stream: str = S, **rule: Any) -> schedule_commands.SetSchedule:
+    return schedule_commands.SetSchedule(
+        stream=stream, schedule=schedule_commands.NewSchedule(name, body(name), Rule(**rule))
+    )
 
 
 async def values(engine: ClusterEngine, stream: str = S) -> list[str]:
@@ -85,7 +72,7 @@ async def until_there_are(engine: ClusterEngine, count: int, stream: str = S) ->
 
 
 async def names(engine: ClusterEngine, stream: str = S, **page: Any) -> list[str]:
-    found = await reply_to(engine, ListSchedules(stream=stream, **page))
+    found = await reply_to(engine, schedule_commands.ListSchedules(stream=stream, **page))
     assert isinstance(found, SchedulePage)
     return [one.name for one in found.schedules]
 
@@ -94,8 +81,10 @@ async def test_of_two_gateways_one_appends_each_once(backend: Backend) -> None:
     """Both have all of them due at the same time."""
     async with opened(backend) as one, opened(backend) as other:
         at_ms = int(time.time() * 1000) + 500
-        later = [NewSchedule(f"e{n}", body(f"e{n}"), Rule(at_ms=at_ms)) for n in range(COUNT)]
-        await reply_to(one, AddScheduled(stream=S, later=later))
+        later = [
+            schedule_commands.NewSchedule(f"e{n}", body(f"e{n}"), Rule(at_ms=at_ms)) for n in range(COUNT)
+        ]
+        await reply_to(one, schedule_commands.AddScheduled(stream=S, later=later))
         # It shall look at that time too.
         await reply_to(other, setting("last", at_ms=at_ms))
         found = await until_there_are(other, COUNT + 1)
@@ -139,7 +128,7 @@ async def test_what_changed_meanwhile_is_not_appended(backend: Backend, engine: 
         await asyncio.sleep(0.1)
 
     await be_due("a")
-    await fire(CancelSchedule(stream=S, name="a"))
+    await fire(schedule_commands.CancelSchedule(stream=S, name="a"))
     assert await values(engine) == []
     await be_due("b")
     await fire(setting("b", in_ms=60_000))
@@ -160,7 +149,7 @@ async def test_the_same_definition_keeps_its_next_time(engine: ClusterEngine) ->
     assert (first.created, first.changed) == (True, True)
     assert again == ScheduleSet(first.schedule, created=False, changed=False)
     assert (other.created, other.changed) == (False, True)
-    assert await reply_to(engine, DescribeSchedule(stream=S, name="tick")) == other.schedule
+    assert await reply_to(engine, schedule_commands.DescribeSchedule(stream=S, name="tick")) == other.schedule
     at_ms = first.schedule.at_ms
     moved = [await reply_to(engine, setting("once", at_ms=at_ms + n)) for n in (0, 0, 1)]
     assert [one.changed for one in moved if isinstance(one, ScheduleSet)] == [True, False, True]
@@ -170,12 +159,12 @@ async def test_an_entry_comes_back_as_it_was_given(engine: ClusterEngine) -> Non
     """With line feeds, bytes of zero and metadata; and it is appended so."""
     given = entries.with_meta(entries.body([("a\n", "1\n2"), ("b", b"\0\xff")]), {"k": "v\n"})
     await reply_to(engine, XAdd(stream=S, bodies=[given]))
-    schedule = NewSchedule("a", given, Rule(in_ms=60_000))
-    await reply_to(engine, AddScheduled(stream=S, later=[schedule]))
-    shown = await reply_to(engine, DescribeSchedule(stream=S, name="a"))
+    schedule = schedule_commands.NewSchedule("a", given, Rule(in_ms=60_000))
+    await reply_to(engine, schedule_commands.AddScheduled(stream=S, later=[schedule]))
+    shown = await reply_to(engine, schedule_commands.DescribeSchedule(stream=S, name="a"))
     assert isinstance(shown, ScheduleInfo)
     assert shown.body == given
-    await reply_to(engine, AddScheduled(stream=S, later=[due_now(schedule)]))
+    await reply_to(engine, schedule_commands.AddScheduled(stream=S, later=[due_now(schedule)]))
     async with asyncio.timeout(30):
         while True:
             found = await reply_to(engine, XRange(stream=S, start=0, end=ID_MAX))
@@ -187,17 +176,17 @@ async def test_an_entry_comes_back_as_it_was_given(engine: ClusterEngine) -> Non
     assert first == second
 
 
-def due_now(schedule: NewSchedule) -> NewSchedule:
-    return NewSchedule(schedule.name, schedule.body, Rule(in_ms=0))
+def due_now(schedule: schedule_commands.NewSchedule) -> schedule_commands.NewSchedule:
+    return schedule_commands.NewSchedule(schedule.name, schedule.body, Rule(in_ms=0))
 
 
 async def test_all_or_nothing_of_a_publication(engine: ClusterEngine) -> None:
     """A schedule that has run refuses the entries, and those for later."""
     await reply_to(engine, setting("timeout", in_ms=60_000))
-    paid = AddScheduled(
+    paid = schedule_commands.AddScheduled(
         stream=S,
         add=XAdd(stream=S, bodies=[body("paid")]),
-        later=[NewSchedule("thanks", body("thanks"), Rule(in_ms=60_000))],
+        later=[schedule_commands.NewSchedule("thanks", body("thanks"), Rule(in_ms=60_000))],
         cancel="timeout",
         cancel_required=True,
     )
@@ -209,7 +198,7 @@ async def test_all_or_nothing_of_a_publication(engine: ClusterEngine) -> None:
         True,
         ["thanks"],
     )
-    await reply_to(engine, CancelSchedule(stream=S, name="thanks"))
+    await reply_to(engine, schedule_commands.CancelSchedule(stream=S, name="thanks"))
     refusal = await refused(engine, paid)
     assert refusal.code == "schedule_gone"
     assert (await values(engine), await names(engine)) == (["paid"], [])
@@ -220,8 +209,8 @@ async def test_a_publication_says_what_recurred_of_that_it_has_ended(engine: Clu
         await reply_to(engine, setting(name, every_ms=60_000))
 
     async def recurred(*names: str, cancel: str) -> Sequence[str]:
-        each = [NewSchedule(name, body(name), Rule(in_ms=60_000)) for name in names]
-        done = await reply_to(engine, AddScheduled(stream=S, later=each, cancel=cancel))
+        each = [schedule_commands.NewSchedule(name, body(name), Rule(in_ms=60_000)) for name in names]
+        done = await reply_to(engine, schedule_commands.AddScheduled(stream=S, later=each, cancel=cancel))
         assert isinstance(done, AddedScheduled)
         assert done.cancelled is (cancel in ("a", "c") and bool(done.recurring))
         return done.recurring
@@ -236,7 +225,7 @@ async def test_a_key_is_one_for_both_ways_to_publish(engine: ClusterEngine) -> N
     for turn in range(2):
         add = XAdd(stream=S, bodies=[body("a")], idempotency=IdempotencyKey(f"k{turn}", b"d"))
         await reply_to(engine, setting("timeout", in_ms=60_000))
-        ways = (add, AddScheduled(stream=S, add=add, cancel="timeout"))
+        ways = (add, schedule_commands.AddScheduled(stream=S, add=add, cancel="timeout"))
         one, other = [await reply_to(engine, way) for way in ways[:: 1 - 2 * turn]]
         first = one.added if isinstance(one, AddedScheduled) else one
         again = other.added if isinstance(other, AddedScheduled) else other
@@ -254,7 +243,7 @@ async def test_another_program_that_deletes_the_stream_deletes_them(
     backend.call("DEL", S)
     await asyncio.sleep(0.5)
     assert backend.call("EXISTS", S) == 0
-    assert (await refused(engine, ListSchedules(stream=S))).code == "no_stream"
+    assert (await refused(engine, schedule_commands.ListSchedules(stream=S))).code == "no_stream"
     await reply_to(engine, XAdd(stream=S, bodies=[body("new")]))
     assert (await values(engine), await names(engine)) == (["new"], [])
 
@@ -314,7 +303,7 @@ async def test_a_stream_is_deleted_only_without_them(engine: ClusterEngine) -> N
     assert (await refused(engine, changed)).code == "precondition_failed"
     assert await names(engine) == ["a", "b"]
     for name in "ab":
-        await reply_to(engine, CancelSchedule(stream=S, name=name))
+        await reply_to(engine, schedule_commands.CancelSchedule(stream=S, name=name))
     assert await reply_to(engine, delete) == 1
 
 
@@ -359,8 +348,8 @@ async def test_a_durable_stream_ends_only_without_them(engine: ClusterEngine) ->
     await reply_to(engine, CreateDurable(stream=S, media="application/json", config=b"c"))
     refusal = await refused(engine, setting("a", in_ms=60_000))
     assert refusal.redis == errors.not_data("application/json").redis
-    wanted = NewSchedule("a", entries.body([("data", "1")]), Rule(in_ms=60_000))
-    await reply_to(engine, SetSchedule(stream=S, schedule=wanted))
+    wanted = schedule_commands.NewSchedule("a", entries.body([("data", "1")]), Rule(in_ms=60_000))
+    await reply_to(engine, schedule_commands.SetSchedule(stream=S, schedule=wanted))
     append = AppendDurable(stream=S, kind="application/json", bodies=[], closes=True)
     assert (await refused(engine, append)).code == "has_schedules"
 
@@ -378,7 +367,7 @@ async def test_pages_go_on_in_the_midst_of_one_time(engine: ClusterEngine) -> No
     while page := await names(engine, after=after, limit=3):
         found += page
         if found[-1] in wanted:
-            await reply_to(engine, CancelSchedule(stream=S, name=found[-1]))
+            await reply_to(engine, schedule_commands.CancelSchedule(stream=S, name=found[-1]))
         after = (at_ms + {"before": -1, "behind": 1}.get(found[-1], 0), found[-1])
     assert found == ["before", *wanted, "behind"]
     assert await names(engine, before_ms=at_ms) == ["before"]
@@ -404,15 +393,15 @@ async def test_there_is_a_most_of_all(backend: Backend) -> None:
         for engine in (one, other):
             engine.maintenance.schedules.most = 3
         await reply_to(one, setting("a", in_ms=60_000))
-        two = [NewSchedule(name, body(name), Rule(in_ms=60_000)) for name in "bc"]
-        await reply_to(one, AddScheduled(stream="elsewhere", later=two))
+        two = [schedule_commands.NewSchedule(name, body(name), Rule(in_ms=60_000)) for name in "bc"]
+        await reply_to(one, schedule_commands.AddScheduled(stream="elsewhere", later=two))
         assert one.schedules == 3
         await refused_as_one_too_many(one)
         await until_async(lambda: other.schedules == 3)
         await refused_as_one_too_many(other)
         # One that replaces another is none more, and one that is cancelled makes room.
         assert isinstance(await reply_to(other, setting("a", in_ms=70_000)), ScheduleSet)
-        await reply_to(other, CancelSchedule(stream=S, name="a"))
+        await reply_to(other, schedule_commands.CancelSchedule(stream=S, name="a"))
         assert isinstance(await reply_to(other, setting("d", in_ms=60_000)), ScheduleSet)
         await refused_as_one_too_many(other)
     async with opened(backend) as later:
@@ -425,8 +414,11 @@ async def test_there_is_a_most_of_all(backend: Backend) -> None:
 async def refused_as_one_too_many(engine: ClusterEngine) -> None:
     """Alone, and with an entry that comes at once, which does not come then."""
     add = XAdd(stream=S, bodies=[body("now")])
-    later = NewSchedule("x", body("x"), Rule(in_ms=60_000))
-    for command in (setting("x", in_ms=60_000), AddScheduled(stream=S, add=add, later=[later])):
+    later = schedule_commands.NewSchedule("x", body("x"), Rule(in_ms=60_000))
+    for command in (
+        setting("x", in_ms=60_000),
+        schedule_commands.AddScheduled(stream=S, add=add, later=[later]),
+    ):
         refusal = await refused(engine, command)
         wanted = errors.too_many_schedules(CAPS_DEFAULT.schedules_max, "schedules_max")
         assert (refusal.code, refusal.redis, refusal.members) == (wanted.code, wanted.redis, wanted.members)
@@ -487,10 +479,10 @@ def test_none_is_lost_and_none_comes_twice_as_gateways_are_killed(
 
 async def test_errors_are_those_of_the_embedded_engine(engine: ClusterEngine) -> None:
     """Of names that are not there, and of rights."""
-    assert (await refused(engine, CancelSchedule(stream=S, name="a"))).code == "no_stream"
+    assert (await refused(engine, schedule_commands.CancelSchedule(stream=S, name="a"))).code == "no_stream"
     await reply_to(engine, setting("tick", every_ms=60_000))
-    unknown: EngineError = await refused(engine, CancelSchedule(stream=S, name="a"))
+    unknown: EngineError = await refused(engine, schedule_commands.CancelSchedule(stream=S, name="a"))
     assert (unknown.code, unknown.members["schedule"]) == ("no_schedule", "a")
-    cancel = CancelSchedule(stream=S, name="tick", recurring=False)
+    cancel = schedule_commands.CancelSchedule(stream=S, name="tick", recurring=False)
     assert (await refused(engine, cancel)).code == "forbidden"
     assert await names(engine) == ["tick"]

@@ -8,7 +8,8 @@ from engine import entries, ids
 from engine.cluster import scripts
 from engine.cluster.keys import auxiliary_key
 from engine.cluster.scripts import FIELDS_MAX, WriteOrigin
-from engine.commands import AddEach, AutoSequence, IdempotencyKey, Trim, XAdd
+from engine.commands.types import AutoSequence, IdempotencyKey, Trim, XAdd
+from engine.commands.weir_commands import AddEach
 from engine.errors import EngineError
 from tests.cluster.beside import GENERATION, Beside
 from tests.cluster.servers import BackendServer

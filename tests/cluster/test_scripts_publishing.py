@@ -6,8 +6,8 @@ from engine import entries, ids
 from engine.cluster import scripts
 from engine.cluster.keys import slot_key, slot_of
 from engine.cluster.scripts import WriteOrigin
-from engine.commands import Chunk, IdempotencyKey, Publish, Trim, XAdd
-from engine.commands.types import AutoSequence
+from engine.commands.types import AutoSequence, IdempotencyKey, Trim, XAdd
+from engine.commands.weir_commands import Chunk, Publish
 from tests.cluster.beside import GENERATION, Beside
 from tests.cluster.servers import BackendServer
 

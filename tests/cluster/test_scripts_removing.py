@@ -12,8 +12,8 @@ from engine import entries, ids
 from engine.cluster import scripts
 from engine.cluster.keys import auxiliary_key
 from engine.cluster.scripts import ScriptCall, WriteOrigin
-from engine.commands import DescribeEdges, Trim, XAck, XAdd, XDel, XGroupCreate, XReadGroup, XSetId, XTrim
-from engine.commands.types import Cursor
+from engine.commands.types import Cursor, Trim, XAck, XAdd, XDel, XGroupCreate, XReadGroup, XSetId, XTrim
+from engine.commands.weir_commands import DescribeEdges
 from engine.replies import Edges
 from tests.cluster.beside import GENERATION, Beside
 from tests.cluster.servers import BackendServer

@@ -11,7 +11,8 @@ import pytest
 
 from engine import EngineError, SystemClock, entries
 from engine.cluster import Address, ClusterEngine, SentinelTopology, ServerAccess, parse_durability
-from engine.commands import Cursor, IdempotencyKey, Publish, XAdd, XRange, XRead
+from engine.commands.types import Cursor, IdempotencyKey, XAdd, XRange, XRead
+from engine.commands.weir_commands import Publish
 from engine.ids import ID_MAX
 from engine.replies import Added, Entries, Published, StreamsRead
 from tests.cluster.engines import BODY

@@ -11,18 +11,8 @@ from engine import EngineError, entries, ids
 from engine.cluster import ClusterEngine, maintenance, words
 from engine.cluster.routing import Lane
 from engine.cluster.scripts import maintain, touch
-from engine.commands import (
-    Cursor,
-    DeleteConsumer,
-    EnsureGroup,
-    GiveBack,
-    XAck,
-    XAdd,
-    XDel,
-    XInfoConsumers,
-    XPendingRange,
-    XReadGroup,
-)
+from engine.commands.types import Cursor, XAck, XAdd, XDel, XInfoConsumers, XPendingRange, XReadGroup
+from engine.commands.weir_commands import DeleteConsumer, EnsureGroup, GiveBack
 from engine.replies import ConsumerInfo, GroupRead, PendingEntry, PendingList
 from tests.cluster.engines import opened
 from tests.cluster.servers import Backend, BackendServer

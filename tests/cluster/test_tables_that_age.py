@@ -11,20 +11,10 @@ from msgspec.structs import replace
 
 from engine import EngineError, entries
 from engine.cluster import ClusterEngine
-from engine.commands import (
-    AppendBatches,
-    AppendDurable,
-    Chunk,
-    Close,
-    Command,
-    CreateDurable,
-    EnsureGroup,
-    IdempotencyKey,
-    ProducerBatch,
-    Publish,
-    Redrive,
-    XAdd,
-)
+from engine.commands.base import Command
+from engine.commands.durable_commands import AppendBatches, AppendDurable, CreateDurable, ProducerBatch
+from engine.commands.types import IdempotencyKey, XAdd
+from engine.commands.weir_commands import Chunk, Close, EnsureGroup, Publish, Redrive
 from engine.dedup import ANSWER_AGE_MS_MAX
 from engine.parts.durable import PRODUCER_AGE_MS_MAX
 from engine.replies import BatchesAppended, Republished

@@ -13,16 +13,9 @@ from engine.cluster.keys import auxiliary_key, auxiliary_pattern
 from engine.cluster.node import Node
 from engine.cluster.routing import Lane
 from engine.cluster.wire import IDENTITY, Words, ask
-from engine.commands import (
-    AddScheduled,
-    AppendDurable,
-    CreateDurable,
-    FireSchedule,
-    NewSchedule,
-    SetSchedule,
-    XAdd,
-    XRange,
-)
+from engine.commands.durable_commands import AppendDurable, CreateDurable
+from engine.commands.schedule_commands import AddScheduled, FireSchedule, NewSchedule, SetSchedule
+from engine.commands.types import XAdd, XRange
 from engine.ids import ID_MAX
 from engine.recurrence import Rule
 from engine.replies import Added, Entries

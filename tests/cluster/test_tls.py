@@ -11,7 +11,7 @@ from app.backend import make_topology, read_access
 from app.settings import Settings
 from engine import SystemClock
 from engine.cluster import ClusterEngine
-from engine.commands import Cursor, XAdd, XRead
+from engine.commands.types import Cursor, XAdd, XRead
 from engine.replies import Added, StreamsRead
 from tests.certificates import Authority
 from tests.cluster.engines import BODY

@@ -10,8 +10,8 @@ import pytest
 
 from engine import ReadHandle, SystemClock, entries, ids
 from engine.cluster import Address, ClusterEngine, ServerAccess, Standalone
-from engine.commands import EnsureGroup, XAdd, XPendingRange, XRead, XReadGroup
-from engine.commands.types import Cursor
+from engine.commands.types import Cursor, XAdd, XPendingRange, XRead, XReadGroup
+from engine.commands.weir_commands import EnsureGroup
 from engine.replies import GroupRead, PendingList, StreamsRead
 from tests.cluster.servers import BackendServer
 from tests.engine.asking import begin_read, reply_to

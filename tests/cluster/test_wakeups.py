@@ -15,8 +15,9 @@ from engine.cluster.group_waits import GroupWaits
 from engine.cluster.scripts import ScriptCall
 from engine.cluster.wakeups import EVENTS, Wakeups, Watch, notifies
 from engine.cluster.wire import Address, ServerAccess, ServerConnection, ServerError
-from engine.commands import GiveBack, StreamCommand, Undo, XReadGroup
-from engine.commands.types import Cursor
+from engine.commands.base import StreamCommand
+from engine.commands.types import Cursor, XReadGroup
+from engine.commands.weir_commands import GiveBack, Undo
 from engine.errors import EngineError
 from engine.replies import GroupRead
 from tests.cluster.servers import BackendServer

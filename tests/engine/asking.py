@@ -6,7 +6,7 @@ Knows: the terms of a call. Must never know: which engine it is.
 from collections.abc import Sequence
 
 from engine import Call, Done, EngineError, How, Quota, ReadHandle, ask, ask_one
-from engine.commands import BlockingCommand, Command
+from engine.commands.base import BlockingCommand, Command
 from engine.protocol import Sends
 from engine.replies import Reply
 

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from typing import Any, Final, Literal
 
 import engine.runtime.turns as runtime
-from engine import records
 from engine.keyspace import Keyspace
-from engine.records import KINDS, Record
+from engine.record import Record
+from engine.records.payload import KINDS, encode
 
 # Nothing of the record is applied, all of it is, or the turn's frame cannot be made.
 How = Literal["before", "after", "unwritable"]
@@ -54,7 +54,7 @@ class InjectedFault:
         raise PlantedError(f"{self._how} change {self._nth}")
 
 
-_encode: Final = records.encode
+_encode: Final = encode
 
 
 @contextmanager

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Final
 
 from engine import Engine, SystemClock, entries
-from engine.commands import AddScheduled, Cursor, NewSchedule, XAdd, XGroupCreate, XRead, XReadGroup
+from engine.commands.schedule_commands import AddScheduled, NewSchedule
 from engine.commands.scheduling import LATER_MAX
+from engine.commands.types import Cursor, XAdd, XGroupCreate, XRead, XReadGroup
 from engine.recurrence import Rule
 from engine.runtime.resident import resident_bytes
 from tests.engine.asking import reply_to

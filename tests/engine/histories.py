@@ -9,37 +9,10 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from engine import ids
-from engine.commands import (
-    AddScheduled,
-    CreateDurable,
-    DeadLetterEntries,
-    Expire,
-    ForkPoint,
-    Maintain,
-    Nack,
-    NackMode,
-    Publish,
-    Redrive,
-    Refs,
-    ReleaseDeferred,
-    Trim,
-    UpdateGroup,
-    UpdateStream,
-    XAckDel,
-    XAdd,
-    XAutoClaim,
-    XClaim,
-    XDel,
-    XDelEx,
-    XGroupCreate,
-    XNack,
-    XRange,
-    XRead,
-    XReadGroup,
-    XTrim,
-)
+from engine.commands import types, weir_commands
 from engine.commands.base import Command
-from engine.commands.types import Claim, Cursor
+from engine.commands.durable_commands import CreateDurable, ForkPoint
+from engine.commands.schedule_commands import AddScheduled
 from engine.entries import body
 from engine.keyspace import Keyspace
 
@@ -62,7 +35,7 @@ class History:
     def begin(self) -> Sequence[Command]:
         """The streams and their groups."""
         made = [
-            XGroupCreate(stream=name, group=group, start=0, mkstream=True)
+            types.XGroupCreate(stream=name, group=group, start=0, mkstream=True)
             for name in STREAMS
             for group in GROUPS
         ]
@@ -84,7 +57,7 @@ class History:
 
     def upkeep(self) -> Sequence[Command]:
         """What time brings."""
-        return [Maintain(), ReleaseDeferred()]
+        return [weir_commands.Maintain(), weir_commands.ReleaseDeferred()]
 
     def _command(self) -> Command:
         name = self.random.choice("ssstd")
@@ -100,31 +73,33 @@ class History:
     def _ids(self, name: str) -> list[int]:
         return [self._id(name) for _ in range(self.random.randint(1, 6))]
 
-    def _refs(self) -> Refs:
-        return self.random.choice(list(Refs))
+    def _refs(self) -> types.Refs:
+        return self.random.choice(list(types.Refs))
 
-    def _trimming(self) -> Trim:
+    def _trimming(self) -> types.Trim:
         choose = self.random.choice
         bound = choose(
             ({"maxlen": choose((0, 1, 5, 20))}, {"minid": self._id("s")}, {"older_than_ms": choose((5, 200))})
         )
         approx = self.random.random() < 0.4
         limit = choose((None, 0, 3)) if approx else None
-        return Trim(
+        return types.Trim(
             refs=self._refs(), count_pending=choose((True, False)), approx=approx, limit=limit, **bound
         )
 
-    def _add(self, name: str, *, trims: bool | None = None) -> XAdd:
+    def _add(self, name: str, *, trims: bool | None = None) -> types.XAdd:
         choose = self.random.choice
         bodies = [body([("n", "x" * choose((1, 40)))]) for _ in range(choose((1, 1, 2, 7)))]
         trims = self.random.random() < 0.4 if trims is None else trims
-        return XAdd(stream=name, bodies=bodies, trim=self._trimming() if trims else None)
+        return types.XAdd(stream=name, bodies=bodies, trim=self._trimming() if trims else None)
 
     def _read(self, name: str) -> Command:
         choose = self.random.choice
         names = [name] if choose((True, False)) else self.random.sample(STREAMS, 3)
-        return XReadGroup(
-            streams=[(each, choose((Cursor.NEW, Cursor.NEW, 0, self._id(each)))) for each in names],
+        return types.XReadGroup(
+            streams=[
+                (each, choose((types.Cursor.NEW, types.Cursor.NEW, 0, self._id(each)))) for each in names
+            ],
             group=choose(GROUPS),
             consumer=choose("abc"),
             count=choose((None, 1, 5)),
@@ -136,15 +111,15 @@ class History:
 
     def _look(self, name: str) -> Command:
         if self.random.random() < 0.5:
-            return XRead(streams=[(each, self._id(each)) for each in STREAMS], count=5)
-        return XRange(stream=name, start=0, end=ids.ID_MAX, count=10, up_to_damage=True)
+            return types.XRead(streams=[(each, self._id(each)) for each in STREAMS], count=5)
+        return types.XRange(stream=name, start=0, end=ids.ID_MAX, count=10, up_to_damage=True)
 
     def _delete(self, name: str) -> Command:
         group, refs = self.random.choice(GROUPS), self._refs()
         made = (
-            XDel(stream=name, ids=self._ids(name)),
-            XDelEx(stream=name, ids=self._ids(name), refs=refs),
-            XAckDel(stream=name, group=group, ids=self._ids(name), refs=refs),
+            types.XDel(stream=name, ids=self._ids(name)),
+            types.XDelEx(stream=name, ids=self._ids(name), refs=refs),
+            types.XAckDel(stream=name, group=group, ids=self._ids(name), refs=refs),
         )
         return self.random.choice(made)
 
@@ -152,22 +127,24 @@ class History:
         choose = self.random.choice
         group, consumer, idle_ms = choose(GROUPS), choose("abc"), choose((0, 50))
         if choose((True, False)):
-            claim = Claim(ids=self._ids(name), min_idle_ms=idle_ms, force=choose((True, False)))
-            return XClaim(stream=name, group=group, consumer=consumer, claim=claim)
+            claim = types.Claim(ids=self._ids(name), min_idle_ms=idle_ms, force=choose((True, False)))
+            return types.XClaim(stream=name, group=group, consumer=consumer, claim=claim)
         start, count = choose((0, self._id(name))), choose((1, 100))
-        return XAutoClaim(
+        return types.XAutoClaim(
             stream=name, group=group, consumer=consumer, min_idle_ms=idle_ms, start=start, count=count
         )
 
     def _trim(self, name: str) -> Command:
         dry_run, guard = self.random.random() < 0.2, self.random.random() < 0.2
-        return XTrim(stream=name, trim=self._trimming(), dry_run=dry_run, guard=guard)
+        return types.XTrim(stream=name, trim=self._trimming(), dry_run=dry_run, guard=guard)
 
     def _give_back(self, name: str) -> Command:
         choose = self.random.choice
-        mode = choose(list(NackMode))
-        nack = Nack(ids=self._ids(name), mode=mode, force=choose((True, False)), delay_ms=choose((0, 0, 30)))
-        return XNack(stream=name, group=choose(GROUPS), nack=nack)
+        mode = choose(list(types.NackMode))
+        nack = types.Nack(
+            ids=self._ids(name), mode=mode, force=choose((True, False)), delay_ms=choose((0, 0, 30))
+        )
+        return types.XNack(stream=name, group=choose(GROUPS), nack=nack)
 
     def _change(self, name: str) -> Command:
         choose = self.random.choice
@@ -175,9 +152,9 @@ class History:
             retention = {"max_age_ms": choose((None, 300))}
             if self._trims_roughly:
                 retention |= {"max_len": choose((None, 30)), "max_bytes": choose((None, 900))}
-            return UpdateStream(stream=name, retention=retention)
+            return weir_commands.UpdateStream(stream=name, retention=retention)
         if self.random.random() < 0.1:
-            return Expire(stream=name, ms=50, relative=True)
+            return types.Expire(stream=name, ms=50, relative=True)
         policy = {
             "dead_letter_stream": choose((None, *STREAMS, "e")),
             "max_deliveries": choose((None, 1, 2)),
@@ -185,15 +162,17 @@ class History:
             "ack_timeout_ms": choose((None, 30)),
             "consumer_timeout_ms": choose((None, 100)),
         }
-        return UpdateGroup(stream=name, group=choose(GROUPS), policy=policy, start=choose((None, None, 0)))
+        return weir_commands.UpdateGroup(
+            stream=name, group=choose(GROUPS), policy=policy, start=choose((None, None, 0))
+        )
 
     def _move(self, name: str) -> Command:
         group, letters = self.random.choice(GROUPS), self.random.choice((*STREAMS, "e"))
         parts = [self._add(each, trims=True) for each in self.random.sample(STREAMS, 2)]
         made = (
-            DeadLetterEntries(stream=name, group=group, ids=self._ids(name), reason="by hand"),
-            Redrive(stream=name, group=group, letters=letters, ids=self._ids("d")),
-            Publish(parts=parts),
+            weir_commands.DeadLetterEntries(stream=name, group=group, ids=self._ids(name), reason="by hand"),
+            weir_commands.Redrive(stream=name, group=group, letters=letters, ids=self._ids("d")),
+            weir_commands.Publish(parts=parts),
             AddScheduled(stream=name, add=self._add(name, trims=True), later=[]),
             CreateDurable(stream="f", media="", fork=ForkPoint(name)),
         )

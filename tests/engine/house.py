@@ -8,13 +8,15 @@ from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
 from engine import EngineError, entries, ids
-from engine.commands import Publish, XAdd
 from engine.commands.base import Command
 from engine.commands.execution import Blocked, Turn, Unfinished, execute
-from engine.commands.weir_commands import Maintain
+from engine.commands.types import XAdd
+from engine.commands.weir_commands import Maintain, Publish
 from engine.keyspace import Key, Keyspace
 from engine.parts.keeping import RETENTION_DEFAULT, kept_of
-from engine.records import Record, decode, encode, replay, snapshot
+from engine.record import Record
+from engine.records.payload import decode, encode, replay
+from engine.records.snapshot import snapshot
 from engine.replies import Added, Published
 from tests.engine.world import World
 

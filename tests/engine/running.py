@@ -9,8 +9,9 @@ from collections.abc import Sequence
 
 from app.redis import CommandRequest, parse
 from engine import CommandEngine, Engine, EngineError
-from engine.commands import BlockingCommand, Command, DbSize
+from engine.commands.base import BlockingCommand, Command
 from engine.commands.execution import Blocked, Unfinished, execute
+from engine.commands.types import DbSize
 from engine.keyspace import Keyspace
 from engine.replies import Reply
 from engine.storage.memory import MemoryStorage

@@ -9,10 +9,11 @@ from functools import partial
 from typing import Any, TypeVar
 
 from engine import Engine, EngineError
-from engine.commands import Command
+from engine.commands.base import Command
 from engine.commands.execution import Execution, Missing, Turn, execute, execute_all
 from engine.keyspace import Keyspace
-from engine.records import Record, RemoveStream, SetLifetime
+from engine.record import Record
+from engine.records.changes import RemoveStream, SetLifetime
 from engine.replies import Reply
 from engine.runs import NOTHING_HELD, HeldRuns, LoadedRun, Run, Runs, parse, refuse
 from engine.runtime.storing import StoreBounds, cold_nodes, make_run, stored

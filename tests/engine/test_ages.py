@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from engine import ids
-from engine.commands import EnsureGroup, Undo, UpdateGroup, XReadGroup
 from engine.commands.dead_letters import TURN_LETTERS_MAX
 from engine.commands.execution import Blocked, retry_at_ms
-from engine.commands.types import Cursor
+from engine.commands.types import Cursor, XReadGroup
+from engine.commands.weir_commands import EnsureGroup, Undo, UpdateGroup
 from engine.replies import GroupRead
 from tests.engine.asking import reply_to
 from tests.engine.conversation import Conversation

@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 
-from engine.commands import Cursor, XAdd, XReadGroup
+from engine.commands.types import Cursor, XAdd, XReadGroup
 from engine.replies import GroupRead
 from engine.runtime.waits import WAITERS_MAX
 from tests.engine.asking import submit, submit_each, turn_of

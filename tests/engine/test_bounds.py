@@ -9,34 +9,14 @@ from typing import Any
 import pytest
 
 from engine import entries
-from engine.commands import (
-    Acknowledge,
-    Claim,
-    Cursor,
-    Nack,
-    NackMode,
-    Refs,
-    Trim,
-    XAck,
-    XAckDel,
-    XAdd,
-    XAutoClaim,
-    XClaim,
-    XDelEx,
-    XGroupCreate,
-    XNack,
-    XPending,
-    XRead,
-    XReadGroup,
-    XTrim,
-    turn,
-)
+from engine.commands import turn, types
 from engine.commands.base import Command
 from engine.commands.dead_letters import TURN_LETTERS_BYTES_MAX
 from engine.commands.execution import READ_STREAMS_MAX, Blocked, is_ready
 from engine.commands.turn import TURN_LOOKUPS_MAX
+from engine.commands.weir_commands import Acknowledge
 from engine.log.log import RESERVE_BYTES
-from engine.records import Own, Release, Remove, Settle
+from engine.records.changes import Own, Release, Remove, Settle
 from engine.replies import (
     AcknowledgedIds,
     AutoClaimed,
@@ -56,18 +36,20 @@ BODY = entries.body([("a", "1")])
 
 def filled(house: House, count: int, stream: str = "s") -> list[int]:
     """A stream of this number of entries with a group that has read nothing; their IDs."""
-    house.run(XGroupCreate(stream=stream, group="g", start=0, mkstream=True))
+    house.run(types.XGroupCreate(stream=stream, group="g", start=0, mkstream=True))
     for start in range(0, count, 10_000):
-        house.run(XAdd(stream=stream, bodies=[BODY] * min(10_000, count - start)))
+        house.run(types.XAdd(stream=stream, bodies=[BODY] * min(10_000, count - start)))
     return list(house.keyspace.keys[stream].stream.live_ids())
 
 
-def reading(*streams: str, consumer: str = "c", cursor: int | Cursor = Cursor.NEW, **more: Any) -> XReadGroup:
+def reading(
+    *streams: str, consumer: str = "c", cursor: int | types.Cursor = types.Cursor.NEW, **more: Any
+) -> types.XReadGroup:
     wanted = [(stream, cursor) for stream in streams or ("s",)]
-    return XReadGroup(group="g", consumer=consumer, streams=wanted, **more)
+    return types.XReadGroup(group="g", consumer=consumer, streams=wanted, **more)
 
 
-def given(house: House, command: XReadGroup) -> list[int]:
+def given(house: House, command: types.XReadGroup) -> list[int]:
     """How many entries each stream of the answer has."""
     reply = house.run(command)
     assert isinstance(reply, GroupRead)
@@ -91,11 +73,11 @@ def test_a_claiming_read_settles_what_is_gone_where_it_is_much(house: House) -> 
     """Else every read would walk it again; a few are passed over, as in Redis."""
     found = filled(house, 5_000)
     given(house, reading())
-    house.run(XTrim(stream="s", trim=Trim(maxlen=1)))
+    house.run(types.XTrim(stream="s", trim=types.Trim(maxlen=1)))
     given(house, reading(consumer="d", claim_min_idle_ms=0))
     given(house, reading(consumer="d", claim_min_idle_ms=0))
     assert given(house, reading(consumer="d", claim_min_idle_ms=0)) == [1]
-    left = house.run(XPending(stream="s", group="g"))
+    left = house.run(types.XPending(stream="s", group="g"))
     assert isinstance(left, PendingSummary)
     assert left.count == 1_000, "those passed over, with the one that is there"
     assert left.last_id == found[-1]
@@ -107,7 +89,7 @@ def test_a_blocked_claim_is_ready_when_there_is_something_for_it(house: House) -
     waiting = reading(consumer="d", claim_min_idle_ms=1_000, block_ms=60_000)
     assert house.run(waiting) is None
     blocked = Blocked(waiting, ("s",), 60_000)
-    house.run(XAdd(stream="s", bodies=[BODY]))
+    house.run(types.XAdd(stream="s", bodies=[BODY]))
     assert is_ready(house.keyspace, blocked, house.now_ms)
     given(house, reading())
     assert not is_ready(house.keyspace, blocked, house.now_ms + 999)
@@ -119,8 +101,8 @@ def test_one_budget_of_bytes_is_for_all_streams(house: House) -> None:
     size = len(entries.encode(1 << 64, BODY))
     for stream in ("s", "t"):
         filled(house, 0, stream)
-        house.run(XAdd(stream=stream, bodies=[BODY] * 4, ids=[n << 64 for n in range(1, 5)]))
-    both = XRead(streams=[("s", 0), ("t", 0)], bytes_max=6 * size)
+        house.run(types.XAdd(stream=stream, bodies=[BODY] * 4, ids=[n << 64 for n in range(1, 5)]))
+    both = types.XRead(streams=[("s", 0), ("t", 0)], bytes_max=6 * size)
     reply = house.run(both)
     assert isinstance(reply, StreamsRead)
     assert next(one.entries.count for one in reply.streams) == 4
@@ -142,16 +124,16 @@ def test_many_ids_are_one_record(house: House) -> None:
             type(record) for record in house.turn.records if type(record) in {Own, Release, Remove, Settle}
         ]
 
-    claim = Claim(ids=back, min_idle_ms=0, force=True)
-    claimed = house.run(XClaim(stream="s", group="g", consumer="c", claim=claim))
+    claim = types.Claim(ids=back, min_idle_ms=0, force=True)
+    claimed = house.run(types.XClaim(stream="s", group="g", consumer="c", claim=claim))
     assert isinstance(claimed, Claimed)
     assert [one.id for one in claimed.entries] == back
     assert kinds() == [Own]
-    house.run(XNack(stream="s", group="g", nack=Nack(ids=back, mode=NackMode.FAIL)))
+    house.run(types.XNack(stream="s", group="g", nack=types.Nack(ids=back, mode=types.NackMode.FAIL)))
     assert kinds() == [Release]
-    assert isinstance(house.run(XAckDel(stream="s", group="g", ids=back[:250])), Deletions)
+    assert isinstance(house.run(types.XAckDel(stream="s", group="g", ids=back[:250])), Deletions)
     assert kinds() == [Settle, Remove]
-    house.run(XDelEx(stream="s", ids=back[250:]))
+    house.run(types.XDelEx(stream="s", ids=back[250:]))
     assert kinds() == [Remove]
 
 
@@ -161,16 +143,16 @@ def test_ids_that_are_looked_for_are_as_many_as_a_turn_may_look_up(house: House,
     named = filled(house, TURN_LOOKUPS_MAX + beyond)
     given(house, reading())
     commands: list[Command] = [
-        XNack(stream="s", group="g", nack=Nack(ids=named, mode=NackMode.FAIL)),
-        XClaim(stream="s", group="g", consumer="c", claim=Claim(ids=named, min_idle_ms=0)),
-        XDelEx(stream="s", ids=named),
+        types.XNack(stream="s", group="g", nack=types.Nack(ids=named, mode=types.NackMode.FAIL)),
+        types.XClaim(stream="s", group="g", consumer="c", claim=types.Claim(ids=named, min_idle_ms=0)),
+        types.XDelEx(stream="s", ids=named),
     ]
     for command in commands:
         if beyond > 0:
             assert f"room for {TURN_LOOKUPS_MAX}" in house.refused(command).redis
         else:
             house.run(command)
-    assert house.run(XAck(stream="s", group="g", ids=named)) == len(named)
+    assert house.run(types.XAck(stream="s", group="g", ids=named)) == len(named)
 
 
 @pytest.mark.parametrize("beyond", [-1, 0, 1])
@@ -178,7 +160,7 @@ def test_autoclaim_and_history_end_at_what_a_turn_looks_up(house: House, beyond:
     """COUNT is a maximum: the cursor leads on, none is left out."""
     found = filled(house, TURN_LOOKUPS_MAX + beyond)
     given(house, reading())
-    claim = XAutoClaim(stream="s", group="g", consumer="d", min_idle_ms=0, start=0, count=10_000)
+    claim = types.XAutoClaim(stream="s", group="g", consumer="d", min_idle_ms=0, start=0, count=10_000)
     claimed = house.of(AutoClaimed, claim)
     assert [one.id for one in claimed.entries] == found[:TURN_LOOKUPS_MAX]
     assert claimed.next_start == (found[-1] if beyond > 0 else 0)
@@ -188,30 +170,30 @@ def test_autoclaim_and_history_end_at_what_a_turn_looks_up(house: House, beyond:
 
 def test_an_id_named_twice_counts_twice(house: House) -> None:
     """As if the command had been sent once for each."""
-    house.run(XGroupCreate(stream="s", group="g", start=0, mkstream=True))
-    house.run(XAdd(stream="s", bodies=[BODY], ids=[ONE]))
-    claim = Claim(ids=[ONE, ONE], min_idle_ms=0, force=True)
-    claimed = house.run(XClaim(stream="s", group="g", consumer="c", claim=claim))
+    house.run(types.XGroupCreate(stream="s", group="g", start=0, mkstream=True))
+    house.run(types.XAdd(stream="s", bodies=[BODY], ids=[ONE]))
+    claim = types.Claim(ids=[ONE, ONE], min_idle_ms=0, force=True)
+    claimed = house.run(types.XClaim(stream="s", group="g", consumer="c", claim=claim))
     assert isinstance(claimed, Claimed)
     assert [one.delivery_count for one in claimed.entries] == [2, 3]
-    nack = Nack(ids=[ONE, ONE], mode=NackMode.SILENT)
-    assert house.run(XNack(stream="s", group="g", nack=nack)) == Outcomes([ONE, ONE], [])
+    nack = types.Nack(ids=[ONE, ONE], mode=types.NackMode.SILENT)
+    assert house.run(types.XNack(stream="s", group="g", nack=nack)) == Outcomes([ONE, ONE], [])
     taken = house.run(
-        XAutoClaim(stream="s", group="g", consumer="c", min_idle_ms=0, start=0, count=10, just_ids=True)
+        types.XAutoClaim(stream="s", group="g", consumer="c", min_idle_ms=0, start=0, count=10, just_ids=True)
     )
     assert isinstance(taken, AutoClaimed)
     assert [one.delivery_count for one in taken.entries] == [1]
-    assert house.run(XAckDel(stream="s", group="g", ids=[ONE, ONE])) == Deletions([1, -1])
+    assert house.run(types.XAckDel(stream="s", group="g", ids=[ONE, ONE])) == Deletions([1, -1])
 
 
 def test_an_acknowledgement_says_which_were_pending_each_once(house: House) -> None:
     first, second, third = (id_of(words) for words in ("5-0", "5-1", "5-2"))
     nothing = Acknowledge(stream="s", group="g", ids=[first])
     assert house.run(nothing) == AcknowledgedIds([]), "no stream"
-    house.run(XAdd(stream="s", bodies=[BODY] * 3, ids=[first, second, third]))
+    house.run(types.XAdd(stream="s", bodies=[BODY] * 3, ids=[first, second, third]))
     assert house.run(nothing) == AcknowledgedIds([]), "no group"
-    house.run(XGroupCreate(stream="s", group="g", start=0))
-    house.run(XReadGroup(group="g", consumer="c", count=2, streams=[("s", Cursor.NEW)]))
+    house.run(types.XGroupCreate(stream="s", group="g", start=0))
+    house.run(types.XReadGroup(group="g", consumer="c", count=2, streams=[("s", types.Cursor.NEW)]))
     mixed = Acknowledge(stream="s", group="g", ids=[third, second, second, first])
     assert house.run(mixed) == AcknowledgedIds([first, second])
     assert house.turn.records == [Settle("s", "g", [first, second])]
@@ -223,7 +205,7 @@ def test_autoclaim_looks_at_so_many_and_leads_on(house: House) -> None:
     """Its cursor is where the next one starts."""
     found = filled(house, 10_100)
     assert given(house, reading()) + given(house, reading()) == [10_000, 100]
-    asked = XAutoClaim(stream="s", group="g", consumer="d", min_idle_ms=1_000, start=0, count=20_000)
+    asked = types.XAutoClaim(stream="s", group="g", consumer="d", min_idle_ms=1_000, start=0, count=20_000)
     reply = house.run(asked)
     assert isinstance(reply, AutoClaimed)
     assert (reply.next_start, len(reply.entries)) == (found[5_000], 0)
@@ -234,14 +216,16 @@ def test_a_turn_has_room_for_so_many_ids(house: House, monkeypatch: pytest.Monke
     monkeypatch.setattr(turn, "TURN_FRAME_BYTES_MAX", 10 * turn.ID_FRAME_BYTES)
     found = filled(house, 11)
     for refused in (
-        XClaim(stream="s", group="g", consumer="c", claim=Claim(ids=found, min_idle_ms=0, force=True)),
-        XNack(stream="s", group="g", nack=Nack(ids=found, mode=NackMode.FAIL, force=True)),
-        XDelEx(stream="s", ids=found),
-        XAckDel(stream="s", group="g", ids=found),
-        XRead(streams=[("s", 0)] * 1_001),
+        types.XClaim(
+            stream="s", group="g", consumer="c", claim=types.Claim(ids=found, min_idle_ms=0, force=True)
+        ),
+        types.XNack(stream="s", group="g", nack=types.Nack(ids=found, mode=types.NackMode.FAIL, force=True)),
+        types.XDelEx(stream="s", ids=found),
+        types.XAckDel(stream="s", group="g", ids=found),
+        types.XRead(streams=[("s", 0)] * 1_001),
     ):
         assert house.refused(refused).code == "invalid"
-    assert house.run(XDelEx(stream="s", ids=found[:10])) == Deletions([1] * 10)
+    assert house.run(types.XDelEx(stream="s", ids=found[:10])) == Deletions([1] * 10)
 
 
 def test_references_count_where_they_go_too(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,17 +235,17 @@ def test_references_count_where_they_go_too(house: House, monkeypatch: pytest.Mo
     monkeypatch.setattr(turn, "TURN_FRAME_BYTES_MAX", 12 * turn.ID_FRAME_BYTES)
     found = filled(house, 6)
     for group in ("h", "i", "j"):
-        house.run(XGroupCreate(stream="s", group=group, start=0))
+        house.run(types.XGroupCreate(stream="s", group=group, start=0))
     for group in ("g", "h", "i", "j"):
-        house.run(XReadGroup(group=group, consumer="c", streams=[("s", Cursor.NEW)]))
-    many = XDelEx(stream="s", ids=found[:3], refs=Refs.DELETE)
+        house.run(types.XReadGroup(group=group, consumer="c", streams=[("s", types.Cursor.NEW)]))
+    many = types.XDelEx(stream="s", ids=found[:3], refs=types.Refs.DELETE)
     assert house.refused(many).code == "invalid"
-    acked = XAckDel(stream="s", group="g", ids=found[:3], refs=Refs.DELETE)
+    acked = types.XAckDel(stream="s", group="g", ids=found[:3], refs=types.Refs.DELETE)
     assert house.refused(acked).code == "invalid"
-    few = XDelEx(stream="s", ids=found[1::-1], refs=Refs.DELETE)
+    few = types.XDelEx(stream="s", ids=found[1::-1], refs=types.Refs.DELETE)
     assert house.run(few) == Deletions([1, 1])
     for group in ("g", "h", "i", "j"):
-        left = house.run(XPending(stream="s", group=group))
+        left = house.run(types.XPending(stream="s", group=group))
         assert isinstance(left, PendingSummary)
         assert (left.count, left.first_id) == (4, found[2])
 
@@ -272,10 +256,10 @@ def test_a_trim_that_takes_references_goes_on_with_the_next(
     """It removes the lowest as far as the turn has room, and says how many; one at least."""
     monkeypatch.setattr(turn, "TURN_FRAME_BYTES_MAX", 12 * turn.ID_FRAME_BYTES)
     filled(house, 10)
-    house.run(XReadGroup(group="g", consumer="c", streams=[("s", Cursor.NEW)]))
+    house.run(types.XReadGroup(group="g", consumer="c", streams=[("s", types.Cursor.NEW)]))
     removed = []
     while house.key("s").stream.length:
-        reply = house.run(XTrim(stream="s", trim=Trim(maxlen=0, refs=Refs.DELETE)))
+        reply = house.run(types.XTrim(stream="s", trim=types.Trim(maxlen=0, refs=types.Refs.DELETE)))
         assert isinstance(reply, Trimmed)
         removed.append(reply.deleted)
     assert removed == [6, 4]
@@ -287,12 +271,12 @@ def test_a_read_tells_that_there_is_more(house: House) -> None:
     for stream in ("s", "t"):
         filled(house, 3, stream)
 
-    def read(command: XReadGroup) -> tuple[list[bool], list[str]]:
+    def read(command: types.XReadGroup) -> tuple[list[bool], list[str]]:
         reply = house.run(command)
         assert isinstance(reply, GroupRead)
         return [one.more for one in reply.streams], list(reply.unfinished)
 
-    plain = house.run(XRead(streams=[("s", 0), ("t", 0)], bytes_max=1))
+    plain = house.run(types.XRead(streams=[("s", 0), ("t", 0)], bytes_max=1))
     assert isinstance(plain, StreamsRead)
     assert ([one.stream for one in plain.streams], plain.unfinished) == (["s"], ["t"])
     assert read(reading("s", "t", bytes_max=1)) == ([True], ["t"])
@@ -311,12 +295,16 @@ def test_claims_stop_at_so_many_bytes(house: House) -> None:
     found = filled(house, 3)
     given(house, reading())
     size = len(entries.encode(found[0], BODY))
-    claim = Claim(ids=found, min_idle_ms=0)
+    claim = types.Claim(ids=found, min_idle_ms=0)
     for bytes_max, most in ((1, 1), (2 * size, 2), (3 * size, 3)):
-        claimed = house.run(XClaim(stream="s", group="g", consumer="d", claim=claim, bytes_max=bytes_max))
+        claimed = house.run(
+            types.XClaim(stream="s", group="g", consumer="d", claim=claim, bytes_max=bytes_max)
+        )
         assert isinstance(claimed, Claimed)
         assert (len(claimed.entries), claimed.more) == (most, most < 3)
-        asked = XAutoClaim(stream="s", group="g", consumer="e", min_idle_ms=0, start=0, bytes_max=bytes_max)
+        asked = types.XAutoClaim(
+            stream="s", group="g", consumer="e", min_idle_ms=0, start=0, bytes_max=bytes_max
+        )
         taken = house.run(asked)
         assert isinstance(taken, AutoClaimed)
         assert (len(taken.entries), taken.next_start) == (most, 0 if most == 3 else found[most])
@@ -326,8 +314,8 @@ def test_names_count_as_ids_do(house: House) -> None:
     """A read of many streams with long names logs them for each: it stops below the reserve all the same."""
     names = [f"{number:04}" + "s" * 508 for number in range(READ_STREAMS_MAX)]
     for name in names:
-        house.run(XGroupCreate(stream=name, group="g", start=0, mkstream=True))
-        house.run(XAdd(stream=name, bodies=[BODY]))
+        house.run(types.XGroupCreate(stream=name, group="g", start=0, mkstream=True))
+        house.run(types.XAdd(stream=name, bodies=[BODY]))
     asked = reading(*names, consumer="c" * 512)
     reply = house.run(asked)
     assert isinstance(reply, GroupRead)

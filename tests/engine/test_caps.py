@@ -10,19 +10,9 @@ from typing import Any
 import pytest
 
 from engine import Caps, Engine, entries
-from engine.commands import (
-    Cursor,
-    DeadLetterEntries,
-    DeleteConsumer,
-    EnsureGroup,
-    EnsureStream,
-    IdempotencyKey,
-    Publish,
-    XAdd,
-    XGroupCreate,
-    XReadGroup,
-)
+from engine.commands import weir_commands
 from engine.commands.base import Command
+from engine.commands.types import Cursor, IdempotencyKey, XAdd, XGroupCreate, XReadGroup
 from engine.keyspace import Keyspace
 from engine.storage.memory import MemoryStorage
 from tests.engine.asking import reply_to
@@ -76,11 +66,11 @@ def full(house: House) -> None:
     "command",
     [
         adding("new"),
-        EnsureStream(stream="new"),
-        EnsureGroup(stream="new", group="g", start=0, mkstream=True),
+        weir_commands.EnsureStream(stream="new"),
+        weir_commands.EnsureGroup(stream="new", group="g", start=0, mkstream=True),
         XGroupCreate(stream="new", group="g", start=0, mkstream=True),
-        Publish(parts=[adding("s"), adding("new")]),
-        Publish(parts=[adding("new")], idempotency=IdempotencyKey("k", b"d")),
+        weir_commands.Publish(parts=[adding("s"), adding("new")]),
+        weir_commands.Publish(parts=[adding("new")], idempotency=IdempotencyKey("k", b"d")),
     ],
     ids=lambda command: type(command).__name__,
 )
@@ -99,9 +89,9 @@ def test_no_stream_comes_into_being_beyond_the_cap(house: House, command: Comman
 
 def test_a_publication_needs_room_for_all_its_new_streams(house: House) -> None:
     """Not one of them is made where two are new and one has room."""
-    refusal = house.refused(Publish(parts=[adding("new"), adding("newer")]))
+    refusal = house.refused(weir_commands.Publish(parts=[adding("new"), adding("newer")]))
     assert refusal.members == {"limit": "streams_max"}
-    house.run(Publish(parts=[adding("new"), adding("s")]))
+    house.run(weir_commands.Publish(parts=[adding("new"), adding("s")]))
 
 
 def test_a_transaction_goes_on_behind_what_has_no_room(house: House) -> None:
@@ -117,13 +107,13 @@ def test_a_transaction_goes_on_behind_what_has_no_room(house: House) -> None:
 def test_no_group_comes_into_being_beyond_the_cap(house: House) -> None:
     for command in (
         XGroupCreate(stream="s", group="new", start=0),
-        EnsureGroup(stream="s", group="new", start=0),
+        weir_commands.EnsureGroup(stream="s", group="new", start=0),
     ):
         refusal = house.refused(command)
         assert (refusal.code, refusal.members) == ("invalid", {"limit": "groups_max"})
         assert refusal.redis.startswith("ERR no room for another group of the stream 's'")
     assert of_words(house, "XGROUP", "CREATE", "s", "g", "0").startswith("-BUSYGROUP"), "it is there"
-    assert house.run(EnsureGroup(stream="s", group="g", start=0)) is False
+    assert house.run(weir_commands.EnsureGroup(stream="s", group="g", start=0)) is False
 
 
 # --- consumers ------------------------------------------------------------------------------------------
@@ -151,9 +141,9 @@ def test_no_consumer_comes_into_being_beyond_the_cap(house: House, words: str) -
 
 
 def test_entries_are_not_handed_over_to_a_consumer_beyond_the_cap(house: House) -> None:
-    heir = DeleteConsumer(stream="s", group="g", consumer="a", transfer_to="new")
+    heir = weir_commands.DeleteConsumer(stream="s", group="g", consumer="a", transfer_to="new")
     assert house.refused(heir).members == {"limit": "consumers_max"}
-    assert house.run(DeleteConsumer(stream="s", group="g", consumer="a", transfer_to="b")) == 1
+    assert house.run(weir_commands.DeleteConsumer(stream="s", group="g", consumer="a", transfer_to="b")) == 1
 
 
 # --- what no client asked for -----------------------------------------------------------------------------
@@ -163,7 +153,7 @@ def test_an_entry_whose_dead_letter_stream_has_no_room_stays_pending(house: Hous
     """It goes on being delivered, and becomes a dead letter once there is room."""
     full(house)
     policy = {"dead_letter_stream": "dead", "max_deliveries": 1, "ack_timeout_ms": 10}
-    house.run(EnsureGroup(stream="t", group="x", start=0, policy=policy))
+    house.run(weir_commands.EnsureGroup(stream="t", group="x", start=0, policy=policy))
     read = XReadGroup(group="x", consumer="c", streams=[("t", Cursor.NEW)])
     house.run(read)
     house.pass_ms(10)
@@ -172,7 +162,7 @@ def test_an_entry_whose_dead_letter_stream_has_no_room_stays_pending(house: Hous
         (None, 1)
     ], "housekeeping gave it back"
     assert house.call("XCLAIM", "t", "x", "c", "0", "1-0") == [["1-0", ["a", "1"]]]
-    by_hand = DeadLetterEntries(stream="t", group="x", ids=[id_of("1-0")], reason="r")
+    by_hand = weir_commands.DeadLetterEntries(stream="t", group="x", ids=[id_of("1-0")], reason="r")
     assert house.refused(by_hand).members == {"limit": "streams_max"}
     house.call("DEL", "u")
     house.pass_ms(10)
@@ -186,7 +176,7 @@ def test_two_groups_that_bury_in_one_turn_share_the_last_room(house: House) -> N
     for stream in ("s", "t"):
         group = {"dead_letter_stream": f"dead-{stream}", "max_deliveries": 1, "ack_timeout_ms": 10}
         house.call("XGROUP", "DESTROY", stream, "g")
-        house.run(EnsureGroup(stream=stream, group="g", start=0, policy=group))
+        house.run(weir_commands.EnsureGroup(stream=stream, group="g", start=0, policy=group))
         house.run(reading("c", stream))
     house.pass_ms(10)
     house.keep_house()
@@ -210,6 +200,6 @@ async def test_a_log_with_more_than_the_caps_loads_whole() -> None:
                         engine, XReadGroup(group=group, consumer="c", streams=[(stream, Cursor.NEW)])
                     )
         else:
-            await reply_to(engine, Publish(parts=[adding("s"), adding("t")]))
+            await reply_to(engine, weir_commands.Publish(parts=[adding("s"), adding("t")]))
             assert await reply_to(engine, XReadGroup(group="h", consumer="c", streams=[("t", 0)])) is not None
         await engine.close()

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 
 from engine import ids
-from engine.commands import Cursor, XAck, XReadGroup
+from engine.commands.types import Cursor, XAck, XReadGroup
 from engine.replies import Delivered, GroupRead
 from tests.engine.asking import reply_to
 from tests.engine.clocks import settle

@@ -5,25 +5,13 @@ from typing import Final
 import pytest
 
 from engine import EngineError, ReadHandle, entries
-from engine.commands import (
-    Close,
-    Cursor,
-    EnsureStream,
-    IdempotencyKey,
-    Plan,
-    Publish,
-    Redrive,
-    Retention,
-    Until,
-    UpdateGroup,
-    XAdd,
-    XInfoStream,
-    XRead,
-    XReadGroup,
-)
 from engine.commands.execution import execute
+from engine.commands.types import Cursor, IdempotencyKey, Until, XAdd, XInfoStream, XRead, XReadGroup
+from engine.commands.weir_commands import Close, EnsureStream, Plan, Publish, Redrive, UpdateGroup
 from engine.parts.closing import REASON_BYTES_MAX, CloseStream
-from engine.records import Append, decode
+from engine.parts.keeping import Retention
+from engine.records.changes import Append
+from engine.records.payload import decode
 from engine.replies import Closed, GroupRead, Planned, StreamEnd, StreamInfo, StreamsRead
 from tests.engine.asking import begin_read, reply_to
 from tests.engine.clocks import settle

@@ -12,21 +12,7 @@ from typing import Self
 import pytest
 
 from engine import entries, ids
-from engine.commands import (
-    ConfigSet,
-    Cursor,
-    Refs,
-    Trim,
-    XAdd,
-    XDel,
-    XDelEx,
-    XGroupCreate,
-    XInfoStream,
-    XPendingRange,
-    XRange,
-    XReadGroup,
-    XTrim,
-)
+from engine.commands import types
 from engine.commands.base import Command
 from engine.commands.execution import Blocked, is_ready
 from engine.replies import GroupRead, PendingList, Trimmed
@@ -81,10 +67,12 @@ def id_at(number: int) -> int:
 def filled(count: int, groups: Sequence[str] = ()) -> House:
     """A stream of this number of entries, all pending in each of the groups."""
     house = House()
-    house.run(XAdd(stream="s", bodies=[BODY] * count, ids=[id_at(number) for number in range(1, count + 1)]))
+    house.run(
+        types.XAdd(stream="s", bodies=[BODY] * count, ids=[id_at(number) for number in range(1, count + 1)])
+    )
     for group in groups:
-        house.run(XGroupCreate(stream="s", group=group, start=0))
-        house.run(XReadGroup(group=group, consumer="c", streams=[("s", Cursor.NEW)]))
+        house.run(types.XGroupCreate(stream="s", group=group, start=0))
+        house.run(types.XReadGroup(group=group, consumer="c", streams=[("s", types.Cursor.NEW)]))
     return house
 
 
@@ -95,8 +83,8 @@ def pack(house: House) -> None:
     house.keyspace.cold.clear()
 
 
-def appending(number: int, trim: Trim | None = None) -> XAdd:
-    return XAdd(stream="s", bodies=[BODY], ids=[id_at(number)], trim=trim)
+def appending(number: int, trim: types.Trim | None = None) -> types.XAdd:
+    return types.XAdd(stream="s", bodies=[BODY], ids=[id_at(number)], trim=trim)
 
 
 @pytest.mark.parametrize("count_pending", [False, True])
@@ -109,8 +97,8 @@ def test_trimming_on_append_costs_the_same_however_much_is_pending(
     for count in (1_000, 100_000):
         house = filled(count, ["g"])
         if hole:
-            house.run(XDel(stream="s", ids=[id_at(count - 5)]))
-        trim = Trim(maxlen=count - 2, count_pending=count_pending)
+            house.run(types.XDel(stream="s", ids=[id_at(count - 5)]))
+        trim = types.Trim(maxlen=count - 2, count_pending=count_pending)
         house.run(appending(count + 1, trim))
         costs.append(cost(house, appending(count + 2, trim)))
     assert costs[1] <= costs[0] * 3, costs
@@ -119,42 +107,46 @@ def test_trimming_on_append_costs_the_same_however_much_is_pending(
 def test_a_dry_run_over_holes_looks_at_nodes_rather_than_at_each_pending_entry() -> None:
     """10 000 pending entries below a deleted one: finding each of them by itself takes more."""
     house = filled(10_000, ["g"])
-    house.run(XDel(stream="s", ids=[id_at(9_999)]))
-    trim = XTrim(stream="s", trim=Trim(maxlen=0, count_pending=True), dry_run=True)
+    house.run(types.XDel(stream="s", ids=[id_at(9_999)]))
+    trim = types.XTrim(stream="s", trim=types.Trim(maxlen=0, count_pending=True), dry_run=True)
     assert house.of(Trimmed, trim).pending_affected == 9_999
     assert cost(house, trim) < 10_000 * 8
 
 
-@pytest.mark.parametrize("refs", [Refs.ACKED, Refs.DELETE])
-def test_trimming_with_regard_to_references_does_not_ask_each_group_about_each_entry(refs: Refs) -> None:
+@pytest.mark.parametrize("refs", [types.Refs.ACKED, types.Refs.DELETE])
+def test_trimming_with_regard_to_references_does_not_ask_each_group_about_each_entry(
+    refs: types.Refs,
+) -> None:
     """1 000 groups and 2 000 entries: two million questions, were they asked one by one."""
     house = filled(2_000)
     for number in range(1_000):
-        house.run(XGroupCreate(stream="s", group=f"g{number}", start=id_at(2_000) if number else 0))
-    house.run(XReadGroup(group="g0", consumer="c", streams=[("s", Cursor.NEW)]))
-    left = 2_000 if refs is Refs.ACKED else 0
-    assert cost(house, XTrim(stream="s", trim=Trim(maxlen=0, refs=refs))) < 500_000
+        house.run(types.XGroupCreate(stream="s", group=f"g{number}", start=id_at(2_000) if number else 0))
+    house.run(types.XReadGroup(group="g0", consumer="c", streams=[("s", types.Cursor.NEW)]))
+    left = 2_000 if refs is types.Refs.ACKED else 0
+    assert cost(house, types.XTrim(stream="s", trim=types.Trim(maxlen=0, refs=refs))) < 500_000
     assert house.key("s").stream.length == left
 
 
-@pytest.mark.parametrize("refs", [Refs.ACKED, Refs.DELETE])
-def test_deleting_with_regard_to_references_does_not_ask_each_group_about_each_entry(refs: Refs) -> None:
+@pytest.mark.parametrize("refs", [types.Refs.ACKED, types.Refs.DELETE])
+def test_deleting_with_regard_to_references_does_not_ask_each_group_about_each_entry(
+    refs: types.Refs,
+) -> None:
     """1 000 groups and 500 entries: half a million questions, were they asked one by one."""
     house = filled(500)
     for number in range(1_000):
-        house.run(XGroupCreate(stream="s", group=f"g{number}", start=id_at(500) if number else 0))
-    house.run(XReadGroup(group="g0", consumer="c", streams=[("s", Cursor.NEW)]))
+        house.run(types.XGroupCreate(stream="s", group=f"g{number}", start=id_at(500) if number else 0))
+    house.run(types.XReadGroup(group="g0", consumer="c", streams=[("s", types.Cursor.NEW)]))
     wanted = [id_at(number) for number in range(1, 501)]
-    assert cost(house, XDelEx(stream="s", ids=wanted, refs=refs)) < 100_000
-    assert house.key("s").stream.length == (500 if refs is Refs.ACKED else 0)
+    assert cost(house, types.XDelEx(stream="s", ids=wanted, refs=refs)) < 100_000
+    assert house.key("s").stream.length == (500 if refs is types.Refs.ACKED else 0)
 
 
 def test_readers_that_wait_for_claims_share_one_look_at_what_is_gone() -> None:
     """900 pending entries without their entry: each of 100 waiting readers would walk over them."""
     house = filled(1_000, ["g"])
-    house.run(XTrim(stream="s", trim=Trim(maxlen=100)))
-    waiting = XReadGroup(
-        group="g", consumer="d", streams=[("s", Cursor.NEW)], claim_min_idle_ms=60_000, block_ms=1_000
+    house.run(types.XTrim(stream="s", trim=types.Trim(maxlen=100)))
+    waiting = types.XReadGroup(
+        group="g", consumer="d", streams=[("s", types.Cursor.NEW)], claim_min_idle_ms=60_000, block_ms=1_000
     )
     blocked = Blocked(waiting, ("s",), 1_000)
     with Calls() as calls:
@@ -167,8 +159,8 @@ def test_keeping_an_exact_length_looks_for_one_place_in_the_first_node() -> None
     """It does not read the IDs of a node's hundred entries again for each entry appended."""
     house = filled(1_000)
     for number in range(1_001, 1_031):
-        house.run(appending(number, Trim(maxlen=1_000)))
-    plain, exact = cost(house, appending(1_031)), cost(house, appending(1_032, Trim(maxlen=1_001)))
+        house.run(appending(number, types.Trim(maxlen=1_000)))
+    plain, exact = cost(house, appending(1_031)), cost(house, appending(1_032, types.Trim(maxlen=1_001)))
     assert exact - plain < 200, (plain, exact)
 
 
@@ -176,10 +168,10 @@ def test_keeping_an_exact_length_looks_for_one_place_in_the_first_node() -> None
 @pytest.mark.parametrize(
     ("command", "calls_max"),
     [
-        (XRange(stream="s", start=0, end=ids.ID_MAX, count=2), 150),
-        (XRange(stream="s", start=id_at(30), end=ids.ID_MAX, count=2), 150),
-        (XRange(stream="s", start=0, end=id_at(230), count=2, reverse=True), 200),
-        (XReadGroup(group="g", consumer="c", streams=[("s", Cursor.NEW)], count=2), 300),
+        (types.XRange(stream="s", start=0, end=ids.ID_MAX, count=2), 150),
+        (types.XRange(stream="s", start=id_at(30), end=ids.ID_MAX, count=2), 150),
+        (types.XRange(stream="s", start=0, end=id_at(230), count=2, reverse=True), 200),
+        (types.XReadGroup(group="g", consumer="c", streams=[("s", types.Cursor.NEW)], count=2), 300),
     ],
     ids=["from its start", "from within a node", "backwards", "of a group"],
 )
@@ -188,9 +180,9 @@ def test_a_few_entries_of_a_sealed_node_take_no_look_at_the_others(
 ) -> None:
     """To read the IDs of all its hundred takes 200 calls."""
     house = filled(1_000)
-    house.run(XGroupCreate(stream="s", group="g", start=0))
+    house.run(types.XGroupCreate(stream="s", group="g", start=0))
     if hole:
-        house.run(XDel(stream="s", ids=[id_at(20), id_at(220)]))
+        house.run(types.XDel(stream="s", ids=[id_at(20), id_at(220)]))
     # The node is taken apart, and its texts are kept.
     house.run(command)
     assert cost(house, command) < calls_max
@@ -202,8 +194,8 @@ def test_describing_a_stream_does_not_walk_its_nodes() -> None:
     for count in (1_000, 100_000):
         house = filled(count)
         pack(house)
-        house.run(XInfoStream(stream="s"))
-        costs.append(cost(house, XInfoStream(stream="s")))
+        house.run(types.XInfoStream(stream="s"))
+        costs.append(cost(house, types.XInfoStream(stream="s")))
     assert costs[1] <= costs[0] * 1.2, costs
 
 
@@ -212,14 +204,14 @@ def test_nodes_taken_apart_are_held_for_few_streams() -> None:
     house = House()
     large = entries.body([("a", "1" * 1_000_000)])
     for number in range(20):
-        house.run(XAdd(stream=f"s{number}", bodies=[large] * 3, ids=[id_at(one) for one in (1, 2, 3)]))
-        house.run(XRange(stream=f"s{number}", start=0, end=ids.ID_MAX, count=2, reverse=True))
+        house.run(types.XAdd(stream=f"s{number}", bodies=[large] * 3, ids=[id_at(one) for one in (1, 2, 3)]))
+        house.run(types.XRange(stream=f"s{number}", start=0, end=ids.ID_MAX, count=2, reverse=True))
     cache = house.key("s0").stream.node_cache
     assert cache is house.key("s19").stream.node_cache
     assert 1 <= len(cache) <= DECODED_BYTES_MAX / 1_000_000
     for number in range(200):
-        house.run(XAdd(stream=f"t{number}", bodies=[BODY] * 101, ids=[id_at(n) for n in range(1, 102)]))
-        house.run(XRange(stream=f"t{number}", start=0, end=ids.ID_MAX, count=2, reverse=True))
+        house.run(types.XAdd(stream=f"t{number}", bodies=[BODY] * 101, ids=[id_at(n) for n in range(1, 102)]))
+        house.run(types.XRange(stream=f"t{number}", start=0, end=ids.ID_MAX, count=2, reverse=True))
     assert len(cache) == DECODED_NODES_MAX
 
 
@@ -227,14 +219,17 @@ def test_readers_of_the_same_history_share_its_unpacked_nodes() -> None:
     """Up to a number of bytes; one that is larger stays until the next one comes."""
     house = filled(20_000)
     pack(house)
-    cache, ranged = house.key("s").stream.node_cache, XRange(stream="s", start=0, end=ids.ID_MAX, count=1_000)
+    cache, ranged = (
+        house.key("s").stream.node_cache,
+        types.XRange(stream="s", start=0, end=ids.ID_MAX, count=1_000),
+    )
     first, again = unpackings(house, ranged), unpackings(house, ranged)
     assert (first, again) == (10, 0)
     few_bytes = cache.plain_bytes
     large = entries.body([("a", "1" * (DECODED_BYTES_MAX + 1))])
-    house.run(XAdd(stream="s", bodies=[large] * 6))
+    house.run(types.XAdd(stream="s", bodies=[large] * 6))
     pack(house)
-    house.run(XRange(stream="s", start=0, end=ids.ID_MAX))
+    house.run(types.XRange(stream="s", start=0, end=ids.ID_MAX))
     assert cache.plain_bytes > DECODED_BYTES_MAX
     assert unpackings(house, ranged) == 10
     assert cache.plain_bytes == few_bytes
@@ -244,13 +239,15 @@ def test_readers_of_the_same_history_share_its_unpacked_nodes() -> None:
 def test_unpacked_nodes_held_stay_bounded_where_nodes_are_small(nodes: int) -> None:
     """Four of the newest are not packed, and one is open."""
     house = House()
-    house.run(ConfigSet(values=(("stream-node-max-entries", "1"),)))
+    house.run(types.ConfigSet(values=(("stream-node-max-entries", "1"),)))
     house.run(
-        XAdd(stream="s", bodies=[BODY] * (nodes + 5), ids=[id_at(n) for n in range(10_000, 10_005 + nodes)])
+        types.XAdd(
+            stream="s", bodies=[BODY] * (nodes + 5), ids=[id_at(n) for n in range(10_000, 10_005 + nodes)]
+        )
     )
     pack(house)
     for _ in range(2):
-        house.run(XRange(stream="s", start=0, end=ids.ID_MAX))
+        house.run(types.XRange(stream="s", start=0, end=ids.ID_MAX))
         held_bytes = house.key("s").stream.node_cache.plain_bytes
         assert held_bytes == min(nodes, PLAIN_NODES_MAX) * len(entries.encode(id_at(10_000), BODY))
 
@@ -258,13 +255,15 @@ def test_unpacked_nodes_held_stay_bounded_where_nodes_are_small(nodes: int) -> N
 def test_bytes_held_of_unpacked_nodes_stay_bounded() -> None:
     """A walk over everything leaves the last nodes; one that is repacked is held no more."""
     house, body = House(), entries.body([("a", "1" * 60)])
-    house.run(XAdd(stream="s", bodies=[body] * 60_000, ids=[id_at(number) for number in range(1, 60_001)]))
+    house.run(
+        types.XAdd(stream="s", bodies=[body] * 60_000, ids=[id_at(number) for number in range(1, 60_001)])
+    )
     pack(house)
     cache = house.key("s").stream.node_cache
-    house.run(XRange(stream="s", start=0, end=ids.ID_MAX))
+    house.run(types.XRange(stream="s", start=0, end=ids.ID_MAX))
     assert DECODED_BYTES_MAX - 12_000 < cache.plain_bytes <= DECODED_BYTES_MAX
     before = cache.plain_bytes
-    house.run(XDel(stream="s", ids=[id_at(number) for number in range(59_401, 59_460)]))
+    house.run(types.XDel(stream="s", ids=[id_at(number) for number in range(59_401, 59_460)]))
     assert cache.plain_bytes < before
 
 
@@ -275,13 +274,15 @@ def test_a_walk_entry_by_entry_over_cold_nodes_unpacks_each_once() -> None:
         house = House()
         for number in range(10):
             new_ids = [id_at(one) for one in range(1, 1_001)]
-            house.run(XAdd(stream=f"s{number}", bodies=[BODY] * 1_000, ids=new_ids))
+            house.run(types.XAdd(stream=f"s{number}", bodies=[BODY] * 1_000, ids=new_ids))
         if packed:
             pack(house)
         with Calls() as calls:
             for place in range(1, 101):
                 for number in range(10):
-                    house.run(XRange(stream=f"s{number}", start=id_at(place), end=id_at(place), count=1))
+                    house.run(
+                        types.XRange(stream=f"s{number}", start=id_at(place), end=id_at(place), count=1)
+                    )
         costs.append(calls.count)
     assert costs[1] <= costs[0] * 1.05, costs
 
@@ -292,7 +293,7 @@ def test_entries_deleted_one_by_one_unpack_their_cold_node_once() -> None:
     pack(house)
     with Unpackings() as unpackings:
         for place in (10, 11, 12, 110, 111):
-            assert house.run(XDel(stream="s", ids=(id_at(place),))) == 1
+            assert house.run(types.XDel(stream="s", ids=(id_at(place),))) == 1
     assert unpackings.count == 2
 
 
@@ -301,14 +302,14 @@ def test_keeping_an_exact_length_costs_about_as_much_as_the_append() -> None:
     house = filled(10_000)
     pack(house)
     costs = []
-    for trim in (None, Trim(maxlen=10_000)):
+    for trim in (None, types.Trim(maxlen=10_000)):
         first = house.key("s").stream.length + 1
         with Calls() as calls:
             for number in range(first, first + 500):
                 house.run(appending(number + (0 if trim is None else 500), trim))
         costs.append(calls.count)
         if trim is None:
-            house.run(XTrim(stream="s", trim=Trim(maxlen=10_000)))
+            house.run(types.XTrim(stream="s", trim=types.Trim(maxlen=10_000)))
     assert costs[1] <= costs[0] * 2.5, costs
 
 
@@ -321,14 +322,16 @@ def test_a_look_for_idle_entries_costs_the_same_however_many_others_are_pending(
     costs = []
     for count in (10_000, 100_000):
         house = filled(count + idle)
-        house.run(XGroupCreate(stream="s", group="g", start=0))
-        while house.of(GroupRead, XReadGroup(group="g", consumer="c", streams=[("s", Cursor.NEW)])).streams:
+        house.run(types.XGroupCreate(stream="s", group="g", start=0))
+        while house.of(
+            GroupRead, types.XReadGroup(group="g", consumer="c", streams=[("s", types.Cursor.NEW)])
+        ).streams:
             pass
         house.pass_ms(1_000)
         group = house.key("s").groups["g"]
         for entry_id, _ in group.pending.page(0, count):
             group.own_run([entry_id], group.consumers["c"], house.now_ms, [1])
-        look = XPendingRange(
+        look = types.XPendingRange(
             stream="s", group="g", start=0, end=ids.ID_MAX, count=9, min_idle_ms=1_000, consumer=consumer
         )
         found = house.of(PendingList, look)

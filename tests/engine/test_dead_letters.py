@@ -11,26 +11,12 @@ from typing import Any
 import pytest
 
 from engine import Clock, Engine, entries, ids
-from engine.commands import (
-    Claim,
-    Cursor,
-    DbSize,
-    DeadLetterEntries,
-    EnsureGroup,
-    UpdateGroup,
-    XAdd,
-    XAutoClaim,
-    XClaim,
-    XDel,
-    XRange,
-    XReadGroup,
-    XSetId,
-    dead_letters,
-)
+from engine.commands import dead_letters, types
 from engine.commands.base import Command
+from engine.commands.weir_commands import DeadLetterEntries, EnsureGroup, UpdateGroup
 from engine.entries import Pairs
 from engine.errors import stream_exhausted
-from engine.records import Append, Settle
+from engine.records.changes import Append, Settle
 from engine.replies import Added, AutoClaimed, Claimed, DeadLettered, Entries, GroupRead
 from engine.storage.memory import MemoryStorage
 from tests.engine.asking import reply_to
@@ -46,17 +32,19 @@ def grouped(house: House, *, letters: str = "dead", deliveries: int = 2, stream:
     house.run(EnsureGroup(stream=stream, group="g", start=0, mkstream=True, policy=policy))
 
 
-def reading(consumer: str = "c", cursor: int | Cursor = Cursor.NEW, **more: Any) -> XReadGroup:
-    return XReadGroup(group="g", consumer=consumer, streams=[("s", cursor)], **more)
+def reading(
+    consumer: str = "c", cursor: int | types.Cursor = types.Cursor.NEW, **more: Any
+) -> types.XReadGroup:
+    return types.XReadGroup(group="g", consumer=consumer, streams=[("s", cursor)], **more)
 
 
-def claiming(*entry_ids: int, consumer: str = "d", **more: Any) -> XClaim:
-    claim = Claim(ids=entry_ids or (ONE,), min_idle_ms=0, **more)
-    return XClaim(stream="s", group="g", consumer=consumer, claim=claim)
+def claiming(*entry_ids: int, consumer: str = "d", **more: Any) -> types.XClaim:
+    claim = types.Claim(ids=entry_ids or (ONE,), min_idle_ms=0, **more)
+    return types.XClaim(stream="s", group="g", consumer=consumer, claim=claim)
 
 
-def autoclaiming(**more: Any) -> XAutoClaim:
-    return XAutoClaim(stream="s", group="g", consumer="d", min_idle_ms=0, start=0, **more)
+def autoclaiming(**more: Any) -> types.XAutoClaim:
+    return types.XAutoClaim(stream="s", group="g", consumer="d", min_idle_ms=0, start=0, **more)
 
 
 AGAIN = {
@@ -149,7 +137,7 @@ ENTRIES: list[Pairs] = [
 def test_a_letter_holds_the_entry_as_it_was(house: House, pairs: Pairs) -> None:
     """Repeated names, any bytes, names that look like the letter's own: all in order, then the letter's."""
     grouped(house, deliveries=1)
-    house.run(XAdd(stream="s", bodies=[entries.body(pairs)], ids=[ONE]))
+    house.run(types.XAdd(stream="s", bodies=[entries.body(pairs)], ids=[ONE]))
     house.run(reading())
     house.run(reading("c", 0))
     raw = [(name, value.encode() if isinstance(value, str) else value) for name, value in pairs]
@@ -170,7 +158,7 @@ def test_by_hand(house: House) -> None:
     house.fill("s", 5)
     house.run(EnsureGroup(stream="s", group="g", start=0, policy={"dead_letter_stream": "dead"}))
     house.run(reading(count=3))
-    house.run(XDel(stream="s", ids=[id_of("3-0")]))
+    house.run(types.XDel(stream="s", ids=[id_of("3-0")]))
     wanted = [id_of(f"{number}-0") for number in (2, 1, 2, 3, 4, 9)]
     dead_lettered = house.of(
         DeadLettered, DeadLetterEntries(stream="s", group="g", ids=wanted, reason="bad ü")
@@ -241,7 +229,7 @@ def test_letters_without_ids_left_are_not_written(house: House) -> None:
     grouped(house, deliveries=1)
     house.fill("s", 1)
     house.run(adding("dead"))
-    house.run(XSetId(stream="dead", last_id=ids.ID_MAX))
+    house.run(types.XSetId(stream="dead", last_id=ids.ID_MAX))
     house.run(reading())
     for ask in AGAIN.values():
         assert given(house.run(ask)) == [ONE] or ask is AGAIN["a history read"]
@@ -268,7 +256,7 @@ def test_one_frame_takes_so_many_bytes(house: House, way: str) -> None:
     large = entries.body([("a", "x" * (1 << 20))])
     numbers = range(1, 8)
     for number in numbers:
-        house.run(XAdd(stream="s", bodies=[large], ids=[id_of(f"{number}-0")]))
+        house.run(types.XAdd(stream="s", bodies=[large], ids=[id_of(f"{number}-0")]))
     house.run(reading())
     ask = claiming(*[id_of(f"{number}-0") for number in numbers]) if way == "XCLAIM" else AGAIN[way]
     for dead_lettered in (3, 6, 7):
@@ -324,7 +312,9 @@ async def test_who_waits_for_letters_is_woken_by_whoever_buries() -> None:
     await poisoned(running, running.run)
     clock.drive(asyncio.get_running_loop())
     await running.engine.start()
-    watching = XReadGroup(group="w", consumer="c", streams=[("dead", Cursor.NEW)], block_ms=60_000)
+    watching = types.XReadGroup(
+        group="w", consumer="c", streams=[("dead", types.Cursor.NEW)], block_ms=60_000
+    )
     await running.run(EnsureGroup(stream="dead", group="w", start=0, mkstream=True))
     watcher = asyncio.create_task(running.run(watching))
     claimer = asyncio.create_task(running.run(reading("d", claim_min_idle_ms=5_000, block_ms=60_000)))
@@ -332,7 +322,9 @@ async def test_who_waits_for_letters_is_woken_by_whoever_buries() -> None:
     assert running.engine.waiting == 2
     clock.pass_ms(5_000)
     await settle()
-    await reply_to(running.engine, DbSize(), synced=True)  # what was shown leaves when its IDs are promised
+    await reply_to(
+        running.engine, types.DbSize(), synced=True
+    )  # what was shown leaves when its IDs are promised
     await settle()
     assert watcher.done()
     assert given(watcher.result()) != []
@@ -353,11 +345,11 @@ async def test_ids_of_letters_are_not_given_again_after_a_crash() -> None:
     assert given(await running.run(claiming())) == []
     await reply_to(running.engine, UpdateGroup(stream="s", group="g"), synced=True)
     assert given(await running.run(claiming(id_of("2-0")))) == []
-    shown = await running.run(XRange(stream="dead", start=0, end=ids.ID_MAX))
+    shown = await running.run(types.XRange(stream="dead", start=0, end=ids.ID_MAX))
     assert isinstance(shown, Entries)
     assert shown.count == 2
     again = RunningHouse(running.storage.crash(), clock)
-    kept = await again.run(XRange(stream="dead", start=0, end=ids.ID_MAX))
+    kept = await again.run(types.XRange(stream="dead", start=0, end=ids.ID_MAX))
     assert isinstance(kept, Entries)
     assert kept.count == 1, "the second letter is lost"
     added = await again.run(adding("dead"))

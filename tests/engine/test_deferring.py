@@ -10,9 +10,9 @@ from typing import Any, Final
 import pytest
 
 from engine import Engine, ids
-from engine.commands import EnsureGroup, Nack, NackMode, ReleaseDeferred, XNack, XReadGroup
 from engine.commands.housekeeping import TURN_RELEASES_MAX
-from engine.commands.types import Cursor
+from engine.commands.types import Cursor, Nack, NackMode, XNack, XReadGroup
+from engine.commands.weir_commands import EnsureGroup, ReleaseDeferred
 from engine.storage.memory import MemoryStorage
 from tests.engine.conversation import Conversation
 from tests.engine.house import House, id_of

@@ -3,7 +3,8 @@
 import pytest
 
 from engine import ids
-from engine.commands import DescribeArchived, Rename, Trim, UpdateStream, XDel, XTrim
+from engine.commands.types import Rename, Trim, XDel, XTrim
+from engine.commands.weir_commands import DescribeArchived, UpdateStream
 from engine.keyspace import Key
 from engine.memory import DELETED_BYTES
 from engine.parts.keeping import DELETED_MAX, Kept

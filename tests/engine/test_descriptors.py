@@ -14,7 +14,8 @@ from typing import Final
 import pytest
 
 from engine.log import Log
-from engine.records import Configure, encode
+from engine.records.changes import Configure
+from engine.records.payload import encode
 from engine.storage.file import SPARE_DESCRIPTORS, FileStorage
 from tests.engine.log_cases import append, next_segment, open_log, write_base
 

@@ -5,30 +5,15 @@ Knows: the rules, over restarts and rewrites too. Must never know: HTTP.
 
 from collections.abc import Callable, Sequence
 from random import Random
+from typing import Any
 
 import pytest
 
 from engine import EngineError, entries, ids
-from engine.commands import (
-    AppendBatches,
-    AppendDurable,
-    Command,
-    Copy,
-    CreateDurable,
-    Delete,
-    DescribeDurable,
-    EnsureGroup,
-    Expire,
-    ExpireStreams,
-    FlushAll,
-    ForkPoint,
-    ProducerBatch,
-    Rename,
-    TimeToLive,
-    XAdd,
-    XDel,
-    XLen,
-)
+from engine.commands import durable_commands
+from engine.commands.base import Command
+from engine.commands.types import Copy, Delete, Expire, FlushAll, Rename, TimeToLive, XAdd, XDel, XLen
+from engine.commands.weir_commands import EnsureGroup, ExpireStreams
 from engine.keyspace import Caps
 from engine.parts.durable import (
     ORIGINS_MAX,
@@ -38,16 +23,8 @@ from engine.parts.durable import (
     DurableStream,
     ProducerPlace,
 )
-from engine.records import (
-    Append,
-    Configure,
-    Regenerate,
-    RemoveStream,
-    SetLifetime,
-    decode,
-    encode,
-    replay,
-)
+from engine.records.changes import Append, Configure, Regenerate, RemoveStream, SetLifetime
+from engine.records.payload import decode, encode, replay
 from engine.replies import BatchesAppended, DurableAppended, DurableCreated, DurableInfo
 from tests.engine.house import House, adding, id_of, state
 
@@ -59,13 +36,16 @@ def body(data: str = "x") -> bytes:
     return entries.body([("data", data)])
 
 
-def creating(media: str = "text/plain", **more: object) -> CreateDurable:
-    return CreateDurable(**{"stream": "s", "media": media, **more})  # type: ignore[arg-type]
+def creating(media: str = "text/plain", **more: object) -> durable_commands.CreateDurable:
+    return durable_commands.CreateDurable(**{"stream": "s", "media": media, **more})  # type: ignore[arg-type]
 
 
-def appending(seq: int | None = None, epoch: int = 0, producer: str = "p", **more: object) -> AppendDurable:
-    batch = None if seq is None else ProducerBatch(producer, epoch, seq)
-    return AppendDurable(**{"stream": "s", "bodies": [body()], "kind": "text/plain", "batch": batch, **more})  # type: ignore[arg-type]
+def appending(
+    seq: int | None = None, epoch: int = 0, producer: str = "p", **more: object
+) -> durable_commands.AppendDurable:
+    batch = None if seq is None else durable_commands.ProducerBatch(producer, epoch, seq)
+    given: dict[str, Any] = {"stream": "s", "bodies": [body()], "kind": "text/plain", "batch": batch, **more}
+    return durable_commands.AppendDurable(**given)
 
 
 @pytest.fixture
@@ -97,7 +77,9 @@ def test_a_stream_is_created_once(house: House, again: Again) -> None:
 
 
 @pytest.mark.parametrize("other", [creating("text/html"), creating(config=b"other")])
-def test_a_stream_that_was_made_otherwise_is_refused(made: House, other: CreateDurable) -> None:
+def test_a_stream_that_was_made_otherwise_is_refused(
+    made: House, other: durable_commands.CreateDurable
+) -> None:
     assert made.refused(other).code == "stream_exists"
     assert not made.of(DurableCreated, creating("TEXT/plain; charset=utf-8")).created
 
@@ -107,9 +89,12 @@ def test_a_stream_of_others_is_none_of_its_own(house: House) -> None:
     house.run(adding("s", "5-0"))
     assert house.refused(creating()).code == "stream_exists"
     assert house.refused(appending()).code == "not_durable"
-    assert house.of(DurableInfo, DescribeDurable(stream="s")).media is None
-    assert house.run(DescribeDurable(stream="none")) is None
-    assert house.refused(AppendDurable(stream="none", bodies=[body()], kind="text/plain")).code == "no_stream"
+    assert house.of(DurableInfo, durable_commands.DescribeDurable(stream="s")).media is None
+    assert house.run(durable_commands.DescribeDurable(stream="none")) is None
+    assert (
+        house.refused(durable_commands.AppendDurable(stream="none", bodies=[body()], kind="text/plain")).code
+        == "no_stream"
+    )
 
 
 def test_others_write_what_its_readers_can_read(house: House) -> None:
@@ -211,15 +196,17 @@ def test_a_producer_that_is_silent_for_a_week_is_forgotten(made: House, again: A
 # --- batches of many producers
 
 
-def batches(*batches: ProducerBatch, counts: Sequence[int] = (), **more: object) -> AppendBatches:
+def batches(
+    *batches: durable_commands.ProducerBatch, counts: Sequence[int] = (), **more: object
+) -> durable_commands.AppendBatches:
     """A command of these batches, with an entry each where no counts are given."""
     counts = counts or [1] * len(batches)
     bodies = [body(f"{number}") for number in range(sum(counts))]
     command = {"stream": "s", "kind": "text/plain", "batches": batches, "counts": counts, "bodies": bodies}
-    return AppendBatches(**{**command, **more})  # type: ignore[arg-type]
+    return durable_commands.AppendBatches(**{**command, **more})  # type: ignore[arg-type]
 
 
-def one_by_one(house: House, command: AppendBatches) -> list[object]:
+def one_by_one(house: House, command: durable_commands.AppendBatches) -> list[object]:
     """The replies to its batches, each asked by itself, None for a refusal."""
     found: list[object] = []
     for batch, own in zip(command.batches, command.bodies_of_each(), strict=True):
@@ -240,7 +227,9 @@ def test_batches_of_many_are_as_one_behind_the_other(made: House, again: Again, 
     other.restart()
     for _ in range(20):
         found = [
-            ProducerBatch(random.choice("pqr"), random.choice([0, 0, 0, 1]), random.choice([0, 1, 1, 2, 3]))
+            durable_commands.ProducerBatch(
+                random.choice("pqr"), random.choice([0, 0, 0, 1]), random.choice([0, 1, 1, 2, 3])
+            )
             for _ in range(random.randint(1, 8))
         ]
         command = batches(*found, counts=[random.randint(1, 3) for _ in found])
@@ -254,7 +243,7 @@ def test_batches_of_many_are_as_one_behind_the_other(made: House, again: Again, 
 
 def test_batches_and_their_sequences_are_one_frame(made: House) -> None:
     """Of two records; and where nothing is stored, there is none."""
-    command = batches(*[ProducerBatch(f"p{number}", 0, 0) for number in range(100)])
+    command = batches(*[durable_commands.ProducerBatch(f"p{number}", 0, 0) for number in range(100)])
     made.run(command)
     assert [type(record) for record in decode(made.payloads[-1])] == [Append, AdvanceProducers]
     frames = len(made.payloads)
@@ -264,7 +253,7 @@ def test_batches_and_their_sequences_are_one_frame(made: House) -> None:
 
 
 FULL = XAdd(stream="s", bodies=[body()], ids=[ids.ID_MAX - 1])
-NEXT = (ProducerBatch("p", 0, 1), ProducerBatch("q", 0, 0))
+NEXT = (durable_commands.ProducerBatch("p", 0, 1), durable_commands.ProducerBatch("q", 0, 0))
 
 
 @pytest.mark.parametrize(
@@ -274,7 +263,7 @@ NEXT = (ProducerBatch("p", 0, 1), ProducerBatch("q", 0, 0))
         ([], batches(*NEXT, kind="application/json"), "media_type_differs"),
         ([Delete(streams=["s"])], batches(*NEXT), "no_stream"),
         (
-            [creating("", stream="f", fork=ForkPoint("s")), Delete(streams=["s"])],
+            [creating("", stream="f", fork=durable_commands.ForkPoint("s")), Delete(streams=["s"])],
             batches(*NEXT),
             "stream_gone",
         ),
@@ -283,7 +272,7 @@ NEXT = (ProducerBatch("p", 0, 1), ProducerBatch("q", 0, 0))
     ],
 )
 def test_batches_are_refused_together_where_a_stream_takes_none_or_not_all(
-    made: House, before: Sequence[Command], command: AppendBatches, code: str
+    made: House, before: Sequence[Command], command: durable_commands.AppendBatches, code: str
 ) -> None:
     """Each can be asked by itself then: of some there may be another answer."""
     made.run(appending(0))
@@ -323,11 +312,11 @@ def test_a_stream_lives_on_for_its_time_after_each_use(house: House) -> None:
         house.run(XLen(stream="s"))
     assert len(house.payloads) == frames
     house.pass_ms(5_000)
-    house.run(DescribeDurable(stream="s"))
+    house.run(durable_commands.DescribeDurable(stream="s"))
     assert [type(one) for one in decode(house.payloads[-1])] == [SetLifetime]
     house.check()
     house.pass_ms(5_200)
-    assert house.run(DescribeDurable(stream="s")) is None
+    assert house.run(durable_commands.DescribeDurable(stream="s")) is None
     assert decode(house.payloads[-1]) == [RemoveStream("s")]
     house.check()
 
@@ -338,9 +327,11 @@ def test_what_is_left_of_its_life_counts_from_the_last_use(house: House) -> None
     house.pass_ms(5_000)
     house.run(appending())
     assert house.run(TimeToLive(stream="s")) == 10_100
-    house.run(CreateDurable(stream="t", media="text/plain", expires_at_ms=house.now_ms + 10_000))
+    house.run(
+        durable_commands.CreateDurable(stream="t", media="text/plain", expires_at_ms=house.now_ms + 10_000)
+    )
     house.pass_ms(4_000)
-    house.run(AppendDurable(stream="t", bodies=[body()], kind="text/plain"))
+    house.run(durable_commands.AppendDurable(stream="t", bodies=[body()], kind="text/plain"))
     assert house.run(TimeToLive(stream="t")) == 6_000
 
 
@@ -368,16 +359,16 @@ def test_after_a_restart_it_lives_on_from_there(house: House) -> None:
     house.pass_ms(60_000)
     house.restart()
     house.keyspace.opened_ms = house.now_ms
-    assert house.run(DescribeDurable(stream="s")) is not None
+    assert house.run(durable_commands.DescribeDurable(stream="s")) is not None
     house.pass_ms(10_000)
-    assert house.run(DescribeDurable(stream="s")) is None
+    assert house.run(durable_commands.DescribeDurable(stream="s")) is None
 
 
 @pytest.mark.parametrize("after_ms", [-1, 0])
 def test_a_time_that_is_set_does_not_slide(house: House, after_ms: int) -> None:
     house.run(creating(expires_at_ms=house.now_ms + 10_000))
     house.pass_ms(10_000 + after_ms)
-    assert (house.run(DescribeDurable(stream="s")) is None) == (after_ms == 0)
+    assert (house.run(durable_commands.DescribeDurable(stream="s")) is None) == (after_ms == 0)
 
 
 # --- forks --------------------------------------------------------------------------------------------------
@@ -391,9 +382,9 @@ def forking(
     beyond: int = 0,
     generation: str = "",
     **more: object,
-) -> CreateDurable:
-    fork = ForkPoint(source, upto, beyond, generation)
-    return CreateDurable(**{"stream": stream, "media": "", "fork": fork, **more})  # type: ignore[arg-type]
+) -> durable_commands.CreateDurable:
+    fork = durable_commands.ForkPoint(source, upto, beyond, generation)
+    return durable_commands.CreateDurable(**{"stream": stream, "media": "", "fork": fork, **more})  # type: ignore[arg-type]
 
 
 def texts(house: House, stream: str) -> list[str]:
@@ -420,7 +411,7 @@ def test_a_fork_begins_with_the_entries_up_to_a_place(filled: House, upto: int, 
     info = filled.of(DurableCreated, forking("f", upto=place)).info
     again(filled)
     filled.run(appending())
-    filled.run(AppendDurable(stream="f", bodies=[body("mine")], kind="text/plain"))
+    filled.run(durable_commands.AppendDurable(stream="f", bodies=[body("mine")], kind="text/plain"))
     kept = [f"m{number}" for number in range(1, upto + 1) if number != 3]
     assert texts(filled, "f") == [*kept, "mine"]
     assert texts(filled, "s")[-1] == "x"
@@ -434,12 +425,12 @@ def test_a_fork_has_nothing_else_of_its_source(filled: House) -> None:
     filled.run(appending(0, writer_seq=b"9", closes=True))
     assert not filled.of(DurableCreated, forking("f")).info.closed
     assert filled.key("f").groups == {}
-    fork = AppendDurable(
+    fork = durable_commands.AppendDurable(
         stream="f",
         bodies=[body()],
         kind="text/plain",
         writer_seq=b"1",
-        batch=ProducerBatch("p", 0, 0),
+        batch=durable_commands.ProducerBatch("p", 0, 0),
     )
     assert how_far(filled.run(fork)) == (0, 0, False)
 
@@ -461,12 +452,14 @@ def test_a_fork_may_have_a_part_of_the_next_entry(filled: House, beyond: int, ex
         (forking("f", "native"), "not_durable"),
     ],
 )
-def test_a_fork_that_cannot_be_is_refused(filled: House, command: CreateDurable, code: str) -> None:
+def test_a_fork_that_cannot_be_is_refused(
+    filled: House, command: durable_commands.CreateDurable, code: str
+) -> None:
     """And holds no name: its source goes for good."""
     filled.run(adding("native", "5-0"))
     assert filled.refused(command).code == code
     filled.run(Delete(streams=["s"]))
-    assert filled.run(DescribeDurable(stream="s")) is None
+    assert filled.run(durable_commands.DescribeDurable(stream="s")) is None
 
 
 @_AGAIN
@@ -479,19 +472,26 @@ def test_the_name_of_a_removed_source_is_taken_until_its_last_fork_is_gone(
     filled.run(Delete(streams=["s", "f"]))
     again(filled)
     for name in ("s", "f"):
-        assert filled.refused(DescribeDurable(stream=name)).code == "stream_gone"
+        assert filled.refused(durable_commands.DescribeDurable(stream=name)).code == "stream_gone"
         assert (
-            filled.refused(AppendDurable(stream=name, bodies=[body()], kind="text/plain")).code
+            filled.refused(
+                durable_commands.AppendDurable(stream=name, bodies=[body()], kind="text/plain")
+            ).code
             == "stream_gone"
         )
-        assert filled.refused(CreateDurable(stream=name, media="text/plain")).code == "stream_exists"
+        assert (
+            filled.refused(durable_commands.CreateDurable(stream=name, media="text/plain")).code
+            == "stream_exists"
+        )
         assert filled.refused(forking("h", name)).code == "stream_exists"
         assert filled.run(XLen(stream=name)) == 0
     assert len(texts(filled, "g")) == 6
     filled.check()
     filled.run(Delete(streams=["g"]))
     again(filled)
-    assert [filled.run(DescribeDurable(stream=name)) for name in ("s", "f", "g")] == [None] * 3
+    assert [filled.run(durable_commands.DescribeDurable(stream=name)) for name in ("s", "f", "g")] == [
+        None
+    ] * 3
     filled.check()
 
 
@@ -515,10 +515,10 @@ def test_forks_follow_their_source_to_another_name(filled: House, again: Again) 
     filled.run(Rename(stream="f", target="g"))
     again(filled)
     filled.run(Delete(streams=["t"]))
-    assert filled.run(DescribeDurable(stream="s")) is None
-    assert filled.refused(DescribeDurable(stream="t")).code == "stream_gone"
+    assert filled.run(durable_commands.DescribeDurable(stream="s")) is None
+    assert filled.refused(durable_commands.DescribeDurable(stream="t")).code == "stream_gone"
     filled.run(Delete(streams=["g"]))
-    assert filled.run(DescribeDurable(stream="t")) is None
+    assert filled.run(durable_commands.DescribeDurable(stream="t")) is None
     filled.check()
 
 
@@ -541,7 +541,7 @@ def test_another_stream_takes_the_name_of_one_that_has_forks(
     filled.run(forking("y", "x"))
     take(filled, "f")
     again(filled)
-    assert filled.run(DescribeDurable(stream="s")) is None
+    assert filled.run(durable_commands.DescribeDurable(stream="s")) is None
     assert filled.keyspace.forks.source_of("g") is None
     assert len(texts(filled, "g")) == 6
     filled.check()
@@ -550,7 +550,7 @@ def test_another_stream_takes_the_name_of_one_that_has_forks(
     filled.check()
     filled.run(Delete(streams=["h"]))
     again(filled)
-    assert [filled.run(DescribeDurable(stream=name)) for name in "sfhxy"] == [None] * 5
+    assert [filled.run(durable_commands.DescribeDurable(stream=name)) for name in "sfhxy"] == [None] * 5
     filled.check()
 
 
@@ -587,19 +587,26 @@ def test_a_position_of_an_earlier_stream_is_none_of_the_new_one(
     take(filled, "s")
     again(filled)
     for after in (0, id_of("2-0"), filled.key("s").stream.last_id):
-        gap = filled.of(DurableInfo, DescribeDurable(stream="s", after=after, known=known)).gap
+        gap = filled.of(
+            DurableInfo, durable_commands.DescribeDurable(stream="s", after=after, known=known)
+        ).gap
         assert gap is not None
         assert (gap.reason in ("recreated", "replaced"), gap.goes_on_after) == (True, 0)
-        assert filled.of(DurableInfo, DescribeDurable(stream="s", after=after)).gap is None
+        assert filled.of(DurableInfo, durable_commands.DescribeDurable(stream="s", after=after)).gap is None
         assert filled.refused(forking("f", upto=after, generation=known)).code == "gap"
     own = filled.key("s").generation
-    assert filled.of(DurableInfo, DescribeDurable(stream="s", after=0, known=own)).gap is None
+    assert (
+        filled.of(DurableInfo, durable_commands.DescribeDurable(stream="s", after=0, known=own)).gap is None
+    )
     assert filled.of(DurableCreated, forking("f", upto=0, generation=own)).created
 
 
 def is_in(house: House, stream: str, known: str, after: int) -> bool:
     """Whether a position of this generation is one of the stream."""
-    return house.of(DurableInfo, DescribeDurable(stream=stream, after=after, known=known)).gap is None
+    return (
+        house.of(DurableInfo, durable_commands.DescribeDurable(stream=stream, after=after, known=known)).gap
+        is None
+    )
 
 
 @_AGAIN
@@ -659,7 +666,7 @@ def test_a_stream_of_redis_takes_a_hidden_name(filled: House, again: Again) -> N
     filled.run(adding("s", "9-0"))
     filled.run(Rename(stream="s", target="t"))
     again(filled)
-    assert filled.run(DescribeDurable(stream="s")) is None
+    assert filled.run(durable_commands.DescribeDurable(stream="s")) is None
     filled.check()
 
 
@@ -668,7 +675,7 @@ def test_a_fork_lives_as_long_as_its_source_unless_it_says(house: House) -> None
     house.run(forking("f"))
     house.run(forking("g", ttl_ms=1_000))
     house.run(forking("h", expires_at_ms=house.now_ms + 5))
-    infos = [house.of(DurableInfo, DescribeDurable(stream=name)) for name in "fgh"]
+    infos = [house.of(DurableInfo, durable_commands.DescribeDurable(stream=name)) for name in "fgh"]
     assert [(one.ttl_ms, (one.expires_at_ms or 0) - house.now_ms) for one in infos] == [
         (10_000, 10_000),
         (1_000, 1_000),
@@ -697,7 +704,7 @@ def test_an_end_is_one_frame_with_what_it_ends_with(made: House, again: Again) -
     reply = made.of(DurableAppended, appending(0, bodies=[body("last")], closes=True))
     assert (reply.closed, len(made.payloads)) == (True, frames + 1)
     again(made)
-    assert made.of(DurableInfo, DescribeDurable(stream="s")).closed
+    assert made.of(DurableInfo, durable_commands.DescribeDurable(stream="s")).closed
     assert made.of(DurableAppended, appending(0, closes=True)).duplicate, "the one that closed it asks again"
     assert made.of(DurableAppended, appending(bodies=[], closes=True)).duplicate, "so does any"
     for wrong in (appending(), appending(1), appending(0, producer="other"), appending(closes=True)):

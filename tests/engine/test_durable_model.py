@@ -9,15 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine import EngineError, entries
-from engine.commands import (
-    AppendDurable,
-    Command,
-    CreateDurable,
-    Delete,
-    DescribeDurable,
-    ForkPoint,
-    ProducerBatch,
-)
+from engine.commands import durable_commands
+from engine.commands.base import Command
+from engine.commands.types import Delete
 from engine.parts.closing import Closed
 from engine.replies import DurableAppended, DurableCreated
 from tests import halves
@@ -47,7 +41,7 @@ class Model:
         self.sources: dict[str, str] = {}
         self.hidden: set[str] = set()
 
-    def create(self, command: CreateDurable) -> str:
+    def create(self, command: durable_commands.CreateDurable) -> str:
         there = self.streams.get(command.stream)
         if there is not None:
             alike = command.config == there.config and command.media in ("", there.kind)
@@ -68,7 +62,7 @@ class Model:
         self.streams[command.stream] = made
         return "created"
 
-    def append(self, command: AppendDurable) -> str:
+    def append(self, command: durable_commands.AppendDurable) -> str:
         stream, batch = self.streams.get(command.stream), command.batch
         if stream is None:
             return "stream_gone" if command.stream in self.hidden else "no_stream"
@@ -97,14 +91,14 @@ class Model:
         return "appended"
 
     @staticmethod
-    def _fits(command: AppendDurable, stream: ModelStream) -> bool:
+    def _fits(command: durable_commands.AppendDurable, stream: ModelStream) -> bool:
         return not command.bodies or command.kind == stream.kind
 
     def run(self, command: Command) -> str:
         """What comes of it."""
-        if isinstance(command, CreateDurable):
+        if isinstance(command, durable_commands.CreateDurable):
             return self.create(command)
-        if isinstance(command, AppendDurable):
+        if isinstance(command, durable_commands.AppendDurable):
             return self.append(command)
         assert isinstance(command, Delete)
         return self.delete(command.streams[0])
@@ -145,11 +139,14 @@ def word_of(reply: object) -> str:
 names, numbers = st.sampled_from((*NAMES, "a", "a", "a")), st.integers(0, 3)
 bodies = st.lists(numbers.map(lambda number: entries.body([("data", f"{number}")])), max_size=2)
 batches = st.none() | st.builds(
-    ProducerBatch, st.sampled_from("ppq"), st.sampled_from((0, 0, 0, 1, 2)), st.sampled_from((0, 0, 1, 1, 2))
+    durable_commands.ProducerBatch,
+    st.sampled_from("ppq"),
+    st.sampled_from((0, 0, 0, 1, 2)),
+    st.sampled_from((0, 0, 1, 1, 2)),
 )
 sometimes = st.integers(0, 19).map(lambda number: number == 19)
 creating = st.builds(
-    CreateDurable,
+    durable_commands.CreateDurable,
     stream=names,
     media=st.sampled_from(MEDIA),
     config=st.sampled_from((b"", b"c")),
@@ -157,15 +154,15 @@ creating = st.builds(
     closes=sometimes,
 )
 forking = st.builds(
-    CreateDurable,
+    durable_commands.CreateDurable,
     stream=names,
     media=st.sampled_from(("", "", *MEDIA)),
     config=st.just(b"f"),
     bodies=bodies,
-    fork=st.builds(ForkPoint, names),
+    fork=st.builds(durable_commands.ForkPoint, names),
 ).filter(lambda command: command.fork is not None and command.stream != command.fork.source)
 appending = st.builds(
-    AppendDurable,
+    durable_commands.AppendDurable,
     stream=names,
     bodies=bodies,
     kind=st.integers(0, 9).map(lambda number: MEDIA[number == 9]),
@@ -177,7 +174,7 @@ deleting = names.map(lambda name: Delete(streams=[name]))
 again = st.sampled_from(("restart", "rewrite"))
 KINDS = (creating, forking, deleting, again, *[appending] * 12)
 # Two streams, so that there is something to go wrong.
-beginning = [CreateDurable(stream=name, media=MEDIA[0]) for name in NAMES[:2]]
+beginning = [durable_commands.CreateDurable(stream=name, media=MEDIA[0]) for name in NAMES[:2]]
 any_step = st.sampled_from(KINDS).flatmap(lambda kind: kind)
 
 
@@ -194,7 +191,7 @@ def test_histories_give_what_the_model_gives(steps: list[Command | str]) -> None
     for name in NAMES:
         there = model.streams.get(name)
         if there is None:
-            assert _run(house, DescribeDurable(stream=name)) == (
+            assert _run(house, durable_commands.DescribeDurable(stream=name)) == (
                 "stream_gone" if name in model.hidden else "None"
             )
             continue

@@ -4,7 +4,8 @@ from typing import Final
 
 import pytest
 
-from engine.records import Cut, decode
+from engine.records.changes import Cut
+from engine.records.payload import decode
 from tests.engine.world import ID_MAX, INVALID_ID, NOW_MS, World
 
 U64: Final = 2**64 - 1

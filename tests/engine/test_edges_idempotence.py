@@ -10,10 +10,11 @@ import pytest
 
 from app.redis import to_json
 from engine import entries
-from engine.commands import ProducerKey, XAdd
 from engine.commands.execution import execute
+from engine.commands.types import ProducerKey, XAdd
 from engine.keyspace import Keyspace
-from engine.records import Own, Settle, decode
+from engine.records.changes import Own, Settle
+from engine.records.payload import decode
 from tests.engine.world import NOW_MS, World
 
 

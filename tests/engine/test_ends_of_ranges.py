@@ -13,31 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine import entries, ids
-from engine.commands import (
-    Command,
-    DeadLetterEntries,
-    DeleteConsumer,
-    DeleteGroup,
-    DescribeEdges,
-    DescribeGroup,
-    EndWait,
-    EnsureGroup,
-    EnsureStream,
-    GiveBack,
-    Plan,
-    Publish,
-    StreamInfos,
-    Trim,
-    UpdateGroup,
-    UpdateStream,
-    XAdd,
-    XTrim,
-    types,
-)
-from engine.commands.base import BlockingCommand, StreamCommand
-from engine.commands.weir_commands import Maintain
+from engine.commands import types, weir_commands
+from engine.commands.base import BlockingCommand, Command, StreamCommand
+from engine.commands.types import Trim, XAdd, XTrim
 from engine.parts.keeping import Retention
-from engine.records import KINDS, Record, decode, encode
+from engine.record import Record
+from engine.records.payload import KINDS, decode, encode
 from tests import halves
 from tests.engine.test_units_records import comparable
 from tests.engine.world import ID_MAX, World
@@ -209,23 +190,25 @@ def own(draw: st.DrawFn) -> Command:
     part = st.builds(lambda given: XAdd(stream="s", bodies=[body("1")] * len(given), ids=sorted(given)), some)
     made: Command = draw(
         st.one_of(
-            st.builds(lambda one: EnsureStream(stream="s", retention=one), kept),
-            st.builds(lambda upto: UpdateStream(stream="s", archived_up_to=upto), ends),
+            st.builds(lambda one: weir_commands.EnsureStream(stream="s", retention=one), kept),
+            st.builds(lambda upto: weir_commands.UpdateStream(stream="s", archived_up_to=upto), ends),
             st.builds(
-                lambda start, read, most: EnsureGroup(
+                lambda start, read, most: weir_commands.EnsureGroup(
                     stream="s", group="g", start=start, mkstream=True, entries_read=read,
                     policy={"dead_letter_stream": "dead", "max_deliveries": most, "ack_timeout_ms": most},
                 ),
                 ends, st.none() | number, st.none() | number.filter(bool),
             ),
-            st.builds(lambda start: UpdateGroup(stream="s", group="g", start=start), ends),
-            st.builds(lambda one: Publish(parts=[one]), part),
+            st.builds(lambda start: weir_commands.UpdateGroup(stream="s", group="g", start=start), ends),
+            st.builds(lambda one: weir_commands.Publish(parts=[one]), part),
             st.builds(lambda one: XTrim(stream="s", trim=one, guard=True), trims),
             st.builds(lambda one: XTrim(stream="s", trim=one, dry_run=True), trims),
-            st.builds(lambda one: DeadLetterEntries(stream="s", group="g", ids=one, reason="r"), some),
-            st.builds(lambda one: GiveBack(stream="s", group="g", consumer="a", ids=one), some),
             st.builds(
-                lambda after, end, durable: Plan(
+                lambda one: weir_commands.DeadLetterEntries(stream="s", group="g", ids=one, reason="r"), some
+            ),
+            st.builds(lambda one: weir_commands.GiveBack(stream="s", group="g", consumer="a", ids=one), some),
+            st.builds(
+                lambda after, end, durable: weir_commands.Plan(
                     streams=[("s", after)], ends={} if end is None else {"s": end}, durable_only=durable,
                     parts=2,
                 ),
@@ -233,13 +216,13 @@ def own(draw: st.DrawFn) -> Command:
             ),
             st.sampled_from(
                 [
-                    DescribeEdges(stream="s"),
-                    DescribeGroup(stream="s", group="g"),
-                    EndWait(streams=["s"], group="g", consumer="a"),
-                    Maintain(),
-                    DeleteConsumer(stream="s", group="g", consumer="a", transfer_to="b"),
-                    DeleteGroup(stream="s", group="h", drop=True),
-                    StreamInfos(),
+                    weir_commands.DescribeEdges(stream="s"),
+                    weir_commands.DescribeGroup(stream="s", group="g"),
+                    weir_commands.EndWait(streams=["s"], group="g", consumer="a"),
+                    weir_commands.Maintain(),
+                    weir_commands.DeleteConsumer(stream="s", group="g", consumer="a", transfer_to="b"),
+                    weir_commands.DeleteGroup(stream="s", group="h", drop=True),
+                    weir_commands.StreamInfos(),
                 ]
             ),
         )

@@ -1,8 +1,8 @@
 """Extending what a consumer holds: its idle time begins anew, and nothing else changes."""
 
 from engine import ids
-from engine.commands import EnsureGroup, Extend, Maintain, UpdateGroup, XReadGroup
-from engine.commands.types import Cursor
+from engine.commands.types import Cursor, XReadGroup
+from engine.commands.weir_commands import EnsureGroup, Extend, Maintain, UpdateGroup
 from engine.replies import Outcomes
 from tests.engine.house import House, id_of
 

@@ -10,10 +10,12 @@ from typing import Final
 import pytest
 
 from engine import Engine, EngineError, Fsync, RewriteFailedError, StorageLockedError, entries, ids
-from engine.commands import Cursor, GiveBack, XAdd, XGroupDelConsumer, XLen, XReadGroup, registry
+from engine.commands import registry
 from engine.commands.execution import Turn
 from engine.commands.grouping import DROPPED_MAX, xgroup_delconsumer
 from engine.commands.turn import TURN_LOOKUPS_MAX
+from engine.commands.types import Cursor, XAdd, XGroupDelConsumer, XLen, XReadGroup
+from engine.commands.weir_commands import GiveBack
 from engine.storage.memory import MemoryStorage
 from tests.engine.asking import begin_read, reply_to, submit
 from tests.engine.clocks import let_threads_run, settle

@@ -13,11 +13,11 @@ from typing import Final
 import pytest
 
 from engine import Call, Engine, EngineError, Fsync, Growth, How, Refused, Replies, RewriteFailedError
-from engine.commands import EnsureStream, types
+from engine.commands import types
 from engine.commands.base import Command
 from engine.commands.registry import RUN
 from engine.commands.schedule_commands import CancelSchedule
-from engine.commands.weir_commands import DeleteGroup, EnforceRetention, ExpireStreams
+from engine.commands.weir_commands import DeleteGroup, EnforceRetention, EnsureStream, ExpireStreams
 from engine.log import Log
 from engine.log.ballast import BALLAST
 from engine.log.log import RESERVE_BYTES

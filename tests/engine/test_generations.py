@@ -5,23 +5,13 @@ from collections.abc import Iterator
 import pytest
 
 from engine import entries, ids
-from engine.commands import (
-    Copy,
-    Cursor,
-    Delete,
-    FlushAll,
-    Plan,
-    Rename,
-    UpdateStream,
-    XAdd,
-    XGroupCreate,
-    XRead,
-    XReadGroup,
-    XSetId,
-)
+from engine.commands import types
+from engine.commands.weir_commands import Plan, UpdateStream
 from engine.generations import PREVIOUS_MAX, SALTS_MAX, Generations, Identity, gap_of
 from engine.keyspace import Keyspace
-from engine.records import Regenerate, encode, replay, snapshot
+from engine.records.changes import Regenerate
+from engine.records.payload import encode, replay
+from engine.records.snapshot import snapshot
 from engine.replies import Gap, GroupRead, Planned, PreviousStream, StreamsRead
 from tests.engine.house import House, id_of
 
@@ -40,7 +30,7 @@ def house() -> Iterator[House]:
 
 def told(house: House, cursor: str, known: str = "", stream: str = "s") -> tuple[str, str] | None:
     """The reason and where to go on, None where there is no such gap."""
-    reply = house.run(XRead(streams=[(stream, id_of(cursor))], known=[known]))
+    reply = house.run(types.XRead(streams=[(stream, id_of(cursor))], known=[known]))
     assert isinstance(reply, StreamsRead)
     gap = reply.streams[0].gap if reply.streams else None
     if gap is None or gap.next is None:
@@ -60,50 +50,50 @@ def test_a_position_beyond_the_end_goes_on_at_the_end(house: House) -> None:
     """Also with the generation: the last ID may have been set back."""
     assert told(house, "3-1") == ("ahead", "3-0")
     assert told(house, "9-0", house.key("s").generation) == ("ahead", "3-0")
-    house.run(XSetId(stream="s", last_id=id_of("8-0")))
+    house.run(types.XSetId(stream="s", last_id=id_of("8-0")))
     assert told(house, "8-1") == ("ahead", "8-0")
 
 
 def test_a_stream_that_never_had_an_entry_has_no_end(house: House) -> None:
     """As long as there is none, or a group alone: its producer may be about to begin."""
     assert told(house, "9-0", stream="new") is None
-    house.run(XGroupCreate(stream="new", group="g", start=Cursor.LATEST, mkstream=True))
+    house.run(types.XGroupCreate(stream="new", group="g", start=types.Cursor.LATEST, mkstream=True))
     assert told(house, "9-0", stream="new") is None
-    house.run(XAdd(stream="new", bodies=[BODY], ids=[id_of("1-0")]))
+    house.run(types.XAdd(stream="new", bodies=[BODY], ids=[id_of("1-0")]))
     assert told(house, "9-0", stream="new") == ("ahead", "1-0")
 
 
 def test_an_end_is_told_with_its_cause(house: House) -> None:
     """As long as there is no other stream; then that there is another, unless one was put over it."""
     known = house.key("s").generation
-    house.run(Delete(streams=["s"]))
+    house.run(types.Delete(streams=["s"]))
     assert told(house, "1-0", known) == ("deleted", "0-0")
     house.fill("s", 1)
     assert told(house, "1-0", known) == ("recreated", "0-0")
     house.fill("t", 1)
     known = house.key("s").generation
-    house.run(Rename(stream="t", target="s", replace=True))
+    house.run(types.Rename(stream="t", target="s", replace=True))
     assert told(house, "1-0", known) == ("replaced", "0-0")
     known = house.key("s").generation
-    house.run(Rename(stream="s", target="t", replace=True))
+    house.run(types.Rename(stream="s", target="t", replace=True))
     assert told(house, "1-0", known) == ("deleted", "0-0")
     assert told(house, "1-0", known, "t") == ("recreated", "0-0")
-    house.run(Copy(stream="t", target="s", replace=True))
+    house.run(types.Copy(stream="t", target="s", replace=True))
     assert told(house, "1-0", house.key("t").generation) == ("recreated", "0-0")
 
 
 def test_a_read_of_redis_is_never_answered_early(house: House) -> None:
     """Nor told anything."""
-    reads = [XRead(streams=[(name, id_of("9-0"))], block_ms=1) for name in ("s", "none")]
+    reads = [types.XRead(streams=[(name, id_of("9-0"))], block_ms=1) for name in ("s", "none")]
     assert [house.run(read) for read in reads] == [None, None]
-    found = house.of(StreamsRead, XRead(streams=[("s", id_of("9-0"))]))
+    found = house.of(StreamsRead, types.XRead(streams=[("s", id_of("9-0"))]))
     assert (found.streams, found.generations) == ([], [])
 
 
 def test_a_group_goes_on_where_it_is(house: House) -> None:
     """XGROUP SETID above the end is legal, and no gap."""
-    house.run(XGroupCreate(stream="s", group="g", start=id_of("9-0"), mkstream=False))
-    read = XReadGroup(group="g", consumer="c", streams=[("s", Cursor.NEW)])
+    house.run(types.XGroupCreate(stream="s", group="g", start=id_of("9-0"), mkstream=False))
+    read = types.XReadGroup(group="g", consumer="c", streams=[("s", types.Cursor.NEW)])
     assert house.of(GroupRead, read).streams == []
 
 
@@ -158,18 +148,18 @@ def test_the_last_owner_of_a_name_is_kept_where_it_was_archived(house: House) ->
     house.run(UpdateStream(stream="s", archived_up_to=id_of("2-0")))
     first = house.key("s").generation
     assert previous(house, "s") == []
-    house.run(Delete(streams=["s", "plain"]))
+    house.run(types.Delete(streams=["s", "plain"]))
     for _owner in ("none", "one without entries", "one that goes unarchived"):
         assert previous(house, "plain", "s") == [("s", first, "3-0")]
-        house.run(XGroupCreate(stream="s", group="g", start=Cursor.LATEST, mkstream=True))
-        house.run(Delete(streams=["s"]))
+        house.run(types.XGroupCreate(stream="s", group="g", start=types.Cursor.LATEST, mkstream=True))
+        house.run(types.Delete(streams=["s"]))
     house.fill("s", 2)
     second = house.key("s").generation
-    house.run(Rename(stream="s", target="t"))
+    house.run(types.Rename(stream="s", target="t"))
     assert previous(house, "s", "t") == [("s", second, "2-0")]
     house.fill("s", 4)
     third = house.key("s").generation
-    house.run(FlushAll())
+    house.run(types.FlushAll())
     assert previous(house, "t", "s") == [("s", third, "4-0")]
 
 

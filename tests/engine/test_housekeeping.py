@@ -14,31 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine import Engine, ids
-from engine.commands import (
-    Cursor,
-    EnsureGroup,
-    EnsureStream,
-    IdempotencyKey,
-    ProducerKey,
-    Publish,
-    Trim,
-    UpdateGroup,
-    UpdateStream,
-    XAck,
-    XAdd,
-    XDel,
-    XGroupCreate,
-    XInfoConsumers,
-    XPendingRange,
-    XReadGroup,
-    XTrim,
-)
+from engine.commands import types, weir_commands
 from engine.commands.base import Command
 from engine.commands.housekeeping import TURN_KEYS_MAX, TURN_LOOKS_MAX, TURN_RELEASES_MAX
-from engine.commands.weir_commands import EndWait, Maintain
 from engine.dedup import ANSWER_AGE_MS_MAX, IdempotencyTable
 from engine.parts.keeping import Retention
-from engine.records import Cut, Release, SeeConsumer
+from engine.records.changes import Cut, Release, SeeConsumer
 from engine.replies import ConsumerInfo, GroupRead, PendingList
 from tests.engine.asking import reply_to
 from tests.engine.clocks import HandClock, let_threads_run, settle
@@ -50,11 +31,11 @@ _LOOKS_MAX = 10_000
 
 
 def grouped(house: House, stream: str = "s", **policy: Any) -> None:
-    house.run(EnsureGroup(stream=stream, group="g", start=0, mkstream=True, policy=policy))
+    house.run(weir_commands.EnsureGroup(stream=stream, group="g", start=0, mkstream=True, policy=policy))
 
 
-def reading(consumer: str = "c", **more: Any) -> XReadGroup:
-    return XReadGroup(group="g", consumer=consumer, streams=[("s", Cursor.NEW)], **more)
+def reading(consumer: str = "c", **more: Any) -> types.XReadGroup:
+    return types.XReadGroup(group="g", consumer=consumer, streams=[("s", types.Cursor.NEW)], **more)
 
 
 def rows(house: House) -> list[tuple[str, str | None, int]]:
@@ -113,9 +94,10 @@ def test_what_was_delivered_often_enough_becomes_a_dead_letter_and_the_rest_rele
 
 
 @pytest.mark.parametrize(
-    "removing", [XDel(stream="s", ids=[id_of("1-0")]), XTrim(stream="s", trim=Trim(maxlen=1)),
-                 XTrim(stream="s", trim=Trim(maxlen=0))]
-)  # fmt: skip
+    "removing",
+    [types.XDel(stream="s", ids=[id_of("1-0")])]
+    + [types.XTrim(stream="s", trim=types.Trim(maxlen=kept)) for kept in (1, 0)],
+)
 def test_overdue_entries_that_are_gone_are_forgotten(house: House, removing: Command) -> None:
     """They would never be read, and would block retention for good."""
     grouped(house, ack_timeout_ms=1_000)
@@ -132,12 +114,12 @@ def test_many_overdue_entries_go_in_turns(house: House) -> None:
     for stream in ("s", "t"):
         grouped(house, stream, ack_timeout_ms=1_000)
         house.fill(stream, 1_200)
-        house.run(XReadGroup(group="g", consumer="c", streams=[(stream, Cursor.NEW)]))
+        house.run(types.XReadGroup(group="g", consumer="c", streams=[(stream, types.Cursor.NEW)]))
     house.pass_ms(1_000)
     released: list[int] = []
     more: object = True
     while more is True:
-        more = house.run(Maintain())
+        more = house.run(weir_commands.Maintain())
         released.append(sum(len(one.ids) for one in house.turn.records if isinstance(one, Release)))
     assert sum(released) == 2_400
     assert max(released) == TURN_RELEASES_MAX
@@ -183,7 +165,7 @@ def test_who_waits_is_not_silent(house: House) -> None:
     house.call("XGROUP", "CREATECONSUMER", "t", "g", "a")
     house.pass_ms(100_000)
     waiting = {"s": {("g", "a"), ("h", "b")}, "t": {("g", "b")}}
-    house.run(Maintain(waiting=lambda stream: waiting[stream]))
+    house.run(weir_commands.Maintain(waiting=lambda stream: waiting[stream]))
     assert house.consumers("s", "g") == ["a"]
     assert house.consumers("t", "g") == []
 
@@ -193,7 +175,7 @@ def test_silence_counts_from_the_end_of_a_wait(house: House) -> None:
     grouped(house, consumer_timeout_ms=1_000)
     house.run(reading("a"))
     house.pass_ms(5_000)
-    house.run(EndWait(streams=["s", "none"], group="g", consumer="a"))
+    house.run(weir_commands.EndWait(streams=["s", "none"], group="g", consumer="a"))
     house.keep_house()
     house.pass_ms(999)
     house.keep_house()
@@ -202,12 +184,12 @@ def test_silence_counts_from_the_end_of_a_wait(house: House) -> None:
     house.keep_house()
     assert house.consumers("s", "g") == []
     for ending in (("g", "a"), ("none", "a")):
-        house.run(EndWait(streams=["s"], group=ending[0], consumer=ending[1]))
+        house.run(weir_commands.EndWait(streams=["s"], group=ending[0], consumer=ending[1]))
         assert not house.turn.records
-    house.run(UpdateGroup(stream="s", group="g", policy={"consumer_timeout_ms": None}))
+    house.run(weir_commands.UpdateGroup(stream="s", group="g", policy={"consumer_timeout_ms": None}))
     house.run(reading("a"))
     house.pass_ms(1)
-    house.run(EndWait(streams=["s"], group="g", consumer="a"))
+    house.run(weir_commands.EndWait(streams=["s"], group="g", consumer="a"))
     assert not house.turn.records
 
 
@@ -217,12 +199,12 @@ def test_nobody_is_silent_while_nobody_listens(house: House) -> None:
     house.run(reading("a"))
     house.pass_ms(3_600_000)
     started = house.now_ms
-    house.run(Maintain(since_ms=started))
+    house.run(weir_commands.Maintain(since_ms=started))
     house.pass_ms(999)
-    house.run(Maintain(since_ms=started))
+    house.run(weir_commands.Maintain(since_ms=started))
     assert house.consumers("s", "g") == ["a"]
     house.pass_ms(1)
-    house.run(Maintain(since_ms=started))
+    house.run(weir_commands.Maintain(since_ms=started))
     assert house.consumers("s", "g") == []
 
 
@@ -233,15 +215,15 @@ def test_streams_that_time_does_not_change_cost_nothing(house: House) -> None:
     """Entries, groups, consumers, pending entries: none of them is a reason to look; nor what was, once."""
     for number in range(300):
         house.fill(f"s{number}", 2)
-        house.run(XGroupCreate(stream=f"s{number}", group="g", start=0))
-        house.run(XReadGroup(group="g", consumer="c", streams=[(f"s{number}", Cursor.NEW)]))
-    house.run(EnsureStream(stream="s0"))
-    house.run(EnsureGroup(stream="s1", group="h", start=0))
+        house.run(types.XGroupCreate(stream=f"s{number}", group="g", start=0))
+        house.run(types.XReadGroup(group="g", consumer="c", streams=[(f"s{number}", types.Cursor.NEW)]))
+    house.run(weir_commands.EnsureStream(stream="s0"))
+    house.run(weir_commands.EnsureGroup(stream="s1", group="h", start=0))
     assert not house.keyspace.maintained
-    house.run(UpdateStream(stream="s2", archived_up_to=5))
+    house.run(weir_commands.UpdateStream(stream="s2", archived_up_to=5))
     grouped(house, "s3", dead_letter_stream="dead", max_deliveries=1)
-    house.run(UpdateStream(stream="s4", retention={"max_len": 1}))
-    house.run(UpdateStream(stream="s4", retention={"max_len": None}))
+    house.run(weir_commands.UpdateStream(stream="s4", retention={"max_len": 1}))
+    house.run(weir_commands.UpdateStream(stream="s4", retention={"max_len": None}))
     house.keep_house()
     assert not house.keyspace.maintained
 
@@ -249,12 +231,12 @@ def test_streams_that_time_does_not_change_cost_nothing(house: House) -> None:
 @pytest.mark.parametrize("again", [House.restart, House.rewrite])
 def test_a_restart_tends_what_needs_it(house: House, again: Any) -> None:
     """Retention, timeouts and idempotency keys; nothing else, after the first round."""
-    house.run(EnsureStream(stream="kept", retention=Retention(max_age_ms=5)))
+    house.run(weir_commands.EnsureStream(stream="kept", retention=Retention(max_age_ms=5)))
     grouped(house, "acked", ack_timeout_ms=5)
     grouped(house, "seen", consumer_timeout_ms=5)
     house.call("XADD", "produced", "IDMP", "p", "i", "*", "a", "1")
     house.fill("plain", 1)
-    house.run(EnsureStream(stream="gone", retention=Retention(max_age_ms=5)))
+    house.run(weir_commands.EnsureStream(stream="gone", retention=Retention(max_age_ms=5)))
     house.call("DEL", "gone")
     again(house)
     house.keep_house()
@@ -268,13 +250,13 @@ def test_a_restart_tends_what_needs_it(house: House, again: Any) -> None:
 def test_many_tended_streams_take_turns(house: House) -> None:
     """A turn looks at 500 of them; the others are the next one's."""
     for number in range(TURN_LOOKS_MAX + 500):
-        house.run(EnsureStream(stream=f"s{number}", retention=Retention(max_len=1)))
+        house.run(weir_commands.EnsureStream(stream=f"s{number}", retention=Retention(max_len=1)))
     for number in range(TURN_LOOKS_MAX + 500):
-        house.run(UpdateStream(stream=f"s{number}", retention={"max_len": 2}))
+        house.run(weir_commands.UpdateStream(stream=f"s{number}", retention={"max_len": 2}))
         house.fill(f"s{number}", 3)
     cut: list[int] = []
     for _ in range(3):
-        house.run(Maintain())
+        house.run(weir_commands.Maintain())
         cut.append(sum(isinstance(record, Cut) for record in house.turn.records))
     assert cut == [TURN_LOOKS_MAX, 500, 0]
 
@@ -284,12 +266,14 @@ def test_a_round_looks_at_every_tended_stream_before_it_rests(house: House) -> N
     """1 000 streams with overdue entries: none waits for another second, and none is looked at twice."""
     for number in range(1_000):
         house.run(adding(f"s{number}", "1-0"))
-        house.run(EnsureGroup(stream=f"s{number}", group="g", start=0, policy={"ack_timeout_ms": 10}))
-        house.run(XReadGroup(group="g", consumer="c", streams=[(f"s{number}", Cursor.NEW)]))
+        house.run(
+            weir_commands.EnsureGroup(stream=f"s{number}", group="g", start=0, policy={"ack_timeout_ms": 10})
+        )
+        house.run(types.XReadGroup(group="g", consumer="c", streams=[(f"s{number}", types.Cursor.NEW)]))
     house.pass_ms(10)
     turns, released = 0, 0
     while True:
-        more = house.run(Maintain())
+        more = house.run(weir_commands.Maintain())
         turns += 1
         released += sum(isinstance(record, Release) for record in house.turn.records)
         assert len(house.turn.records) <= TURN_LOOKS_MAX
@@ -303,29 +287,29 @@ def test_a_round_looks_at_every_tended_stream_before_it_rests(house: House) -> N
 def test_what_comes_and_goes_during_a_round_is_no_matter_to_it(house: House) -> None:
     """Streams deleted are passed over; new ones have their look in the next round at the latest."""
     for number in range(TURN_LOOKS_MAX * 2):
-        house.run(EnsureStream(stream=f"s{number}", retention=Retention(max_age_ms=1)))
-    assert house.run(Maintain()) is True
+        house.run(weir_commands.EnsureStream(stream=f"s{number}", retention=Retention(max_age_ms=1)))
+    assert house.run(weir_commands.Maintain()) is True
     for number in range(TURN_LOOKS_MAX * 2):
         house.call("DEL", f"s{number}")
-    house.run(EnsureStream(stream="new", retention=Retention(max_age_ms=1)))
+    house.run(weir_commands.EnsureStream(stream="new", retention=Retention(max_age_ms=1)))
     house.fill("new", 1)
     house.keep_house()
     house.keep_house()
     assert house.live("new") == []
-    assert house.run(Maintain()) is False
+    assert house.run(weir_commands.Maintain()) is False
 
 
 def test_a_stream_with_more_than_a_turn_of_work_lets_the_others_have_theirs(house: House) -> None:
     """It stands last in the round, and its round is over only when nothing is left."""
-    house.run(EnsureStream(stream="a"))
+    house.run(weir_commands.EnsureStream(stream="a"))
     house.fill("a", 25_000)
-    house.run(UpdateStream(stream="a", retention={"max_len": 1}))
-    house.run(EnsureStream(stream="b"))
+    house.run(weir_commands.UpdateStream(stream="a", retention={"max_len": 1}))
+    house.run(weir_commands.EnsureStream(stream="b"))
     house.fill("b", 3)
-    house.run(UpdateStream(stream="b", retention={"max_len": 1}))
+    house.run(weir_commands.UpdateStream(stream="b", retention={"max_len": 1}))
     lengths = []
     while True:
-        more = house.run(Maintain())
+        more = house.run(weir_commands.Maintain())
         lengths.append((house.key("a").stream.length, house.key("b").stream.length))
         if more is not True:
             break
@@ -339,7 +323,7 @@ def test_a_second_costs_what_has_expired_and_not_what_producers_there_are(house:
         for number in range(count):
             house.call("XADD", f"s{count}", "IDMP", f"p{number}", "i", "*", "a", "1")
         house.keep_house()
-        costs.append(cost(house, Maintain()))
+        costs.append(cost(house, weir_commands.Maintain()))
         house.pass_ms(100_000)
         house.keep_house()
         assert house.info(f"s{count}", "iids-tracked") == 0
@@ -353,10 +337,14 @@ def test_idempotency_keys_that_expire_all_at_once_go_in_several_turns(house: Hou
     idempotency_table = house.key("s").idempotency_table
     for number in range(TURN_KEYS_MAX + 500):
         house.run(
-            XAdd(stream="s", bodies=[BODY], producer_key=ProducerKey(b"p%d" % (number % 3), b"%d" % number))
+            types.XAdd(
+                stream="s",
+                bodies=[BODY],
+                producer_key=types.ProducerKey(b"p%d" % (number % 3), b"%d" % number),
+            )
         )
     house.pass_ms(100_000)
-    assert house.run(Maintain()) is True
+    assert house.run(weir_commands.Maintain()) is True
     assert idempotency_table.keys_tracked == 500
     house.keep_house()
     assert idempotency_table.keys_tracked == 0
@@ -367,9 +355,9 @@ def test_answers_under_keys_are_freed_after_a_day_though_nobody_writes(house: Ho
     """Those of a stream and those of publications into many; to the millisecond, and a stream with none
     left is not looked at any more.
     """
-    key = IdempotencyKey("k", b"digest")
-    house.run(XAdd(stream="s", bodies=[BODY], idempotency=key))
-    house.run(Publish(parts=[XAdd(stream="t", bodies=[BODY])], idempotency=key))
+    key = types.IdempotencyKey("k", b"digest")
+    house.run(types.XAdd(stream="s", bodies=[BODY], idempotency=key))
+    house.run(weir_commands.Publish(parts=[types.XAdd(stream="t", bodies=[BODY])], idempotency=key))
     house.pass_ms(ANSWER_AGE_MS_MAX)
     house.keep_house()
     assert house.key("s").answers
@@ -460,7 +448,7 @@ class MaintainedEngine:
 
     async def consumers(self) -> dict[str, int]:
         """Names and how long ago each was seen."""
-        found = await self.run(XInfoConsumers(stream="s", group="g"))
+        found = await self.run(types.XInfoConsumers(stream="s", group="g"))
         assert all(isinstance(one, ConsumerInfo) for one in found)
         return {one.name: one.idle_ms for one in found}
 
@@ -476,8 +464,8 @@ async def running() -> AsyncIterator[MaintainedEngine]:
     await running.engine.close()
 
 
-def policy(**given: Any) -> EnsureGroup:
-    return EnsureGroup(stream="s", group="g", start=0, mkstream=True, policy=given)
+def policy(**given: Any) -> weir_commands.EnsureGroup:
+    return weir_commands.EnsureGroup(stream="s", group="g", start=0, mkstream=True, policy=given)
 
 
 async def test_a_consumer_in_a_long_poll_is_there(running: MaintainedEngine) -> None:
@@ -496,7 +484,7 @@ async def test_a_consumer_in_a_long_poll_is_there(running: MaintainedEngine) -> 
     assert list(await running.consumers()) == ["a"]
     await running.pass_ms(2_000)
     assert await running.consumers() == {}
-    found = await running.run(XPendingRange(stream="s", group="g", start=0, end=ids.ID_MAX, count=9))
+    found = await running.run(types.XPendingRange(stream="s", group="g", start=0, end=ids.ID_MAX, count=9))
     assert isinstance(found, PendingList)
     assert [one.consumer for one in found.entries] == [None]
 
@@ -543,9 +531,9 @@ async def test_acknowledged_work_is_left_alone(running: MaintainedEngine) -> Non
     await running.run(policy(ack_timeout_ms=1_000))
     await running.run(adding("s", "1-0"))
     await running.run(reading("a"))
-    assert await running.run(XAck(stream="s", group="g", ids=[id_of("1-0")])) == 1
+    assert await running.run(types.XAck(stream="s", group="g", ids=[id_of("1-0")])) == 1
     await running.pass_ms(5_000)
-    found = await running.run(XPendingRange(stream="s", group="g", start=0, end=ids.ID_MAX, count=9))
+    found = await running.run(types.XPendingRange(stream="s", group="g", start=0, end=ids.ID_MAX, count=9))
     assert found == PendingList([])
 
 
@@ -554,5 +542,5 @@ def test_seeing_is_a_record(house: House) -> None:
     grouped(house, consumer_timeout_ms=1_000)
     house.run(reading("a"))
     house.pass_ms(7)
-    house.run(EndWait(streams=["s"], group="g", consumer="a"))
+    house.run(weir_commands.EndWait(streams=["s"], group="g", consumer="a"))
     assert [type(record) for record in house.turn.records] == [SeeConsumer]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from engine import entries, ids
-from engine.commands import IdempotencyKey, ProducerKey, Trim, XAdd, XDel, XSetId, XTrim
+from engine.commands.types import IdempotencyKey, ProducerKey, Trim, XAdd, XDel, XSetId, XTrim
 from engine.dedup import ANSWER_AGE_MS_MAX, ANSWERS_MAX
 from tests.engine.house import House, id_of, state
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from engine import Engine, EngineError, SystemClock, entries
-from engine.commands import XAdd, XLen
+from engine.commands.types import XAdd, XLen
 from engine.runtime.kernel_syncs import KernelSyncs
 from engine.storage import Handle
 from engine.storage.file import FileHandle, FileStorage

@@ -6,17 +6,8 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 
 from engine import Engine, EngineError, ReadHandle, SystemClock, entries, ids
-from engine.commands import (
-    Claim,
-    Cursor,
-    GiveBack,
-    XAck,
-    XAdd,
-    XClaim,
-    XGroupCreate,
-    XPendingRange,
-    XReadGroup,
-)
+from engine.commands.types import Claim, Cursor, XAck, XAdd, XClaim, XGroupCreate, XPendingRange, XReadGroup
+from engine.commands.weir_commands import GiveBack
 from engine.replies import GroupRead, PendingList, Reply
 from engine.storage.memory import MemoryStorage
 from tests.engine.asking import begin_read, reply_to, submit

@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.commands import ExpireStreams, UpdateGroup, UpdateStream
 from engine.commands.expiring import TURN_EXPIRED_MAX
+from engine.commands.weir_commands import ExpireStreams, UpdateGroup, UpdateStream
 from engine.keyspace import Keyspace
 from engine.lifetimes import Lifetimes
-from engine.records import RemoveStream, SetLifetime, decode, encode
+from engine.records.changes import RemoveStream, SetLifetime
+from engine.records.payload import decode, encode
 from tests.engine.world import NOW_MS, World
 
 I64_MAX: Final = (1 << 63) - 1

@@ -17,7 +17,7 @@ from typing import Final, cast
 import pytest
 
 from engine import Clock, Engine, Fsync, SystemClock, entries
-from engine.commands import Cursor, XAdd, XGroupCreate, XReadGroup
+from engine.commands.types import Cursor, XAdd, XGroupCreate, XReadGroup
 from engine.replies import GroupRead
 from engine.runtime.answers import ANSWERS_AT_ONCE_MAX, ANSWERS_S_MAX
 from tests.engine.asking import reply_to, submit

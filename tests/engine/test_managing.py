@@ -9,27 +9,11 @@ from typing import Any
 import pytest
 
 from engine import EngineError, ids
-from engine.commands import (
-    Claim,
-    Cursor,
-    DeleteConsumer,
-    DeleteGroup,
-    DescribeArchived,
-    DescribeEdges,
-    DescribeGroup,
-    EnsureGroup,
-    EnsureStream,
-    StreamInfos,
-    UpdateGroup,
-    XAck,
-    XClaim,
-    XDel,
-    XGroupCreate,
-    XReadGroup,
-)
+from engine.commands import weir_commands
 from engine.commands.base import Command
 from engine.commands.execution import Blocked, execute, execute_all
 from engine.commands.managing import TRANSFERRED_MAX
+from engine.commands.types import Claim, Cursor, XAck, XClaim, XDel, XGroupCreate, XReadGroup
 from engine.parts.keeping import Retention, kept_of
 from engine.replies import Archived, Edges, GroupInfo, StreamPage
 from tests.engine.house import House, adding, id_of
@@ -39,16 +23,16 @@ def reading(consumer: str = "c", **more: Any) -> XReadGroup:
     return XReadGroup(group="g", consumer=consumer, streams=[("s", Cursor.NEW)], **more)
 
 
-def removing(consumer: str = "c", **more: Any) -> DeleteConsumer:
-    return DeleteConsumer(stream="s", group="g", consumer=consumer, **more)
+def removing(consumer: str = "c", **more: Any) -> weir_commands.DeleteConsumer:
+    return weir_commands.DeleteConsumer(stream="s", group="g", consumer=consumer, **more)
 
 
-def ensuring(start: int | Cursor = 0, **more: Any) -> EnsureGroup:
-    return EnsureGroup(stream="s", group="g", start=start, **more)
+def ensuring(start: int | Cursor = 0, **more: Any) -> weir_commands.EnsureGroup:
+    return weir_commands.EnsureGroup(stream="s", group="g", start=start, **more)
 
 
 def described(house: House) -> GroupInfo:
-    return house.of(GroupInfo, DescribeGroup(stream="s", group="g"))
+    return house.of(GroupInfo, weir_commands.DescribeGroup(stream="s", group="g"))
 
 
 def rows(house: House) -> list[tuple[str, str | None, int, int]]:
@@ -69,13 +53,13 @@ def rows(house: House) -> list[tuple[str, str | None, int, int]]:
 
 def test_a_stream_is_created_once(house: House) -> None:
     """True the first time; then its retention is set, and everything else is left alone."""
-    assert house.run(EnsureStream(stream="s", retention=Retention(max_len=5))) is True
+    assert house.run(weir_commands.EnsureStream(stream="s", retention=Retention(max_len=5))) is True
     house.fill("s", 3)
     generation = house.key("s").generation
-    assert house.run(EnsureStream(stream="s", retention=Retention(max_age_ms=7))) is False
+    assert house.run(weir_commands.EnsureStream(stream="s", retention=Retention(max_age_ms=7))) is False
     assert kept_of(house.key("s")).retention == Retention(max_age_ms=7)
     assert (len(house.live("s")), house.key("s").generation) == (3, generation)
-    house.run(EnsureStream(stream="s", retention=Retention(max_age_ms=7)))
+    house.run(weir_commands.EnsureStream(stream="s", retention=Retention(max_age_ms=7)))
     assert not house.turn.records
 
 
@@ -83,29 +67,29 @@ def test_streams_are_listed_in_pages(house: House) -> None:
     """In order of names, each once, with any limit; `next` is None at the end."""
     names = sorted(f"{prefix}{number}" for prefix in "abü" for number in range(5))
     for name in names:
-        house.run(EnsureStream(stream=name))
+        house.run(weir_commands.EnsureStream(stream=name))
     for limit in (1, 2, 5, 15, 100):
         found: list[str] = []
         after: str | None = None
         while True:
-            page = house.of(StreamPage, StreamInfos(after=after, limit=limit))
+            page = house.of(StreamPage, weir_commands.StreamInfos(after=after, limit=limit))
             found += [name for name, _ in page.streams]
             assert len(page.streams) <= limit
             if (after := page.next) is None:
                 break
         assert found == names
-    page = house.of(StreamPage, StreamInfos(prefix="b", after="b2"))
+    page = house.of(StreamPage, weir_commands.StreamInfos(prefix="b", after="b2"))
     assert [name for name, _ in page.streams] == ["b3", "b4"]
-    assert house.of(StreamPage, StreamInfos(prefix="c")) == StreamPage([], None)
+    assert house.of(StreamPage, weir_commands.StreamInfos(prefix="c")) == StreamPage([], None)
 
 
 def test_the_edges_of_a_stream(house: House) -> None:
     """None without the stream; its first and last ID, what was removed from its front, its generation."""
-    assert house.run(DescribeEdges(stream="s")) is None
+    assert house.run(weir_commands.DescribeEdges(stream="s")) is None
     house.fill("s", 3)
     house.run(XDel(stream="s", ids=[id_of("1"), id_of("3")]))
-    edges = house.of(Edges, DescribeEdges(stream="s"))
-    archived = house.of(Archived, DescribeArchived(stream="s", low=0, high=ids.ID_MAX))
+    edges = house.of(Edges, weir_commands.DescribeEdges(stream="s"))
+    archived = house.of(Archived, weir_commands.DescribeArchived(stream="s", low=0, high=ids.ID_MAX))
     assert (archived.generation, archived.removed_upto) == (edges.generation, edges.removed_upto)
     assert (edges.first_id, edges.last_id, edges.removed_upto) == (id_of("2"), id_of("3"), id_of("1"))
     assert edges.generation == house.keyspace.keys["s"].generation
@@ -137,20 +121,20 @@ def test_a_change_of_a_group_names_only_what_changes(house: House) -> None:
     """Position, count and each part of the policy, each by itself; None takes a part away."""
     house.fill("s", 5)
     house.run(ensuring(policy={"dead_letter_stream": "d", "max_deliveries": 3}))
-    house.run(UpdateGroup(stream="s", group="g", policy={"ack_timeout_ms": 7}))
-    house.run(UpdateGroup(stream="s", group="g", start=id_of("2-0"), entries_read=2))
-    house.run(UpdateGroup(stream="s", group="g", policy={"max_deliveries": None}))
+    house.run(weir_commands.UpdateGroup(stream="s", group="g", policy={"ack_timeout_ms": 7}))
+    house.run(weir_commands.UpdateGroup(stream="s", group="g", start=id_of("2-0"), entries_read=2))
+    house.run(weir_commands.UpdateGroup(stream="s", group="g", policy={"max_deliveries": None}))
     assert described(house) == GroupInfo(
         name="g", consumers=0, pending=0, last_delivered_id=id_of("2-0"), entries_read=2, lag=3,
         dead_letter_stream="d", ack_timeout_ms=7,
     )  # fmt: skip
-    house.run(UpdateGroup(stream="s", group="g", entries_read=1))
+    house.run(weir_commands.UpdateGroup(stream="s", group="g", entries_read=1))
     assert described(house).entries_read == 1
-    house.run(UpdateGroup(stream="s", group="g", start=Cursor.LATEST))
+    house.run(weir_commands.UpdateGroup(stream="s", group="g", start=Cursor.LATEST))
     assert (described(house).last_delivered_id, described(house).lag) == (id_of("5-0"), 0)
-    house.run(UpdateGroup(stream="s", group="g"))
+    house.run(weir_commands.UpdateGroup(stream="s", group="g"))
     assert not house.turn.records
-    assert house.refused(UpdateGroup(stream="s", group="h")).code == "no_group"
+    assert house.refused(weir_commands.UpdateGroup(stream="s", group="h")).code == "no_group"
 
 
 def test_a_group_with_pending_entries_is_not_removed(house: House) -> None:
@@ -158,16 +142,16 @@ def test_a_group_with_pending_entries_is_not_removed(house: House) -> None:
     house.fill("s", 2)
     house.run(ensuring())
     house.run(reading())
-    refusal = house.refused(DeleteGroup(stream="s", group="g"))
+    refusal = house.refused(weir_commands.DeleteGroup(stream="s", group="g"))
     assert (refusal.code, refusal.members) == ("group_has_pending", {"pending": 2})
     waiting = execute(house.keyspace, reading(consumer="c", block_ms=9), house.now_ms).reply
     assert isinstance(waiting, Blocked)
-    assert house.run(DeleteGroup(stream="s", group="g", drop=True)) is True
+    assert house.run(weir_commands.DeleteGroup(stream="s", group="g", drop=True)) is True
     assert list(house.turn.signalled) == ["s"]
     result = execute(house.keyspace, waiting.command, house.now_ms).reply
     assert isinstance(result, EngineError)
     assert result.code == "no_group"
-    assert house.refused(DeleteGroup(stream="s", group="g")).code == "no_group"
+    assert house.refused(weir_commands.DeleteGroup(stream="s", group="g")).code == "no_group"
 
 
 def test_a_group_with_nothing_pending_is_removed(house: House) -> None:
@@ -175,7 +159,7 @@ def test_a_group_with_nothing_pending_is_removed(house: House) -> None:
     house.run(ensuring())
     house.run(reading())
     house.run(XAck(stream="s", group="g", ids=[id_of("1-0")]))
-    assert house.run(DeleteGroup(stream="s", group="g")) is True
+    assert house.run(weir_commands.DeleteGroup(stream="s", group="g")) is True
 
 
 # --- consumers ------------------------------------------------------------------------------------------
@@ -200,7 +184,7 @@ def test_a_consumer_with_pending_entries_is_not_removed(shared: House) -> None:
     assert (refusal.code, refusal.members) == ("consumer_has_pending", {"pending": 5})
     assert shared.refused(removing("x")).code == "no_consumer"
     assert shared.refused(removing("x", transfer_to="d")).code == "no_consumer"
-    group_gone = DeleteConsumer(stream="s", group="h", consumer="c")
+    group_gone = weir_commands.DeleteConsumer(stream="s", group="h", consumer="c")
     assert shared.refused(group_gone).code == "no_group"
 
 
@@ -234,7 +218,7 @@ def test_a_transfer_that_is_too_much_for_one_turn_is_refused_in_a_transaction() 
     for _ in range(TRANSFERRED_MAX + 1):
         house.pass_ms(1)
         house.run(XReadGroup(group="g" * 400, consumer="c", streams=[("s", Cursor.NEW)], count=1))
-    removal = DeleteConsumer(stream="s", group="g" * 400, consumer="c", transfer_to="d")
+    removal = weir_commands.DeleteConsumer(stream="s", group="g" * 400, consumer="c", transfer_to="d")
     (refusal,), turn = execute_all(house.keyspace, [removal], house.now_ms)
     assert isinstance(refusal, EngineError)
     assert not turn.records
@@ -268,8 +252,9 @@ def test_a_consumer_with_nothing_pending_is_removed(house: House, options: dict[
 def test_refusals_come_before_any_change(house: House) -> None:
     """Commands on streams that are missing create nothing."""
     asked: list[Command] = [
-        UpdateGroup(stream="s", group="g"), DescribeGroup(stream="s", group="g"), removing(),
-        DeleteGroup(stream="s", group="g"), ensuring(policy={"max_deliveries": 1}),
+        weir_commands.UpdateGroup(stream="s", group="g"), removing(),
+        weir_commands.DescribeGroup(stream="s", group="g"),
+        weir_commands.DeleteGroup(stream="s", group="g"), ensuring(policy={"max_deliveries": 1}),
     ]  # fmt: skip
     for command in asked:
         assert house.refused(command).code in {"no_group", "no_stream"}

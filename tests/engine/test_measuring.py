@@ -5,18 +5,8 @@ from time import perf_counter
 import pytest
 
 from engine import Engine, Histogram, SystemClock, entries, ids
-from engine.commands import (
-    Cursor,
-    MeasureStreams,
-    Nack,
-    NackMode,
-    XAck,
-    XAdd,
-    XDel,
-    XGroupCreate,
-    XNack,
-    XReadGroup,
-)
+from engine.commands.types import Cursor, Nack, NackMode, XAck, XAdd, XDel, XGroupCreate, XNack, XReadGroup
+from engine.commands.weir_commands import MeasureStreams
 from engine.replies import GroupMeasure, Measured, StreamMeasure
 from engine.storage.memory import MemoryStorage
 from tests.engine.asking import reply_to

@@ -16,47 +16,13 @@ from typing import Any, Final
 import pytest
 
 from engine import Caps, Engine, EngineError, Memory, entries
-from engine.commands import (
-    AddScheduled,
-    AppendBatches,
-    AppendDurable,
-    Claim,
-    CreateDurable,
-    Cursor,
-    DeadLetterEntries,
-    EnsureGroup,
-    EnsureStream,
-    FireDueSchedules,
-    FireSchedule,
-    Nack,
-    NewSchedule,
-    ProducerBatch,
-    Publish,
-    Redrive,
-    SetSchedule,
-    Trim,
-    XAck,
-    XAckDel,
-    XAdd,
-    XAutoClaim,
-    XClaim,
-    XDel,
-    XGroupCreate,
-    XGroupCreateConsumer,
-    XGroupDestroy,
-    XNack,
-    XRange,
-    XRead,
-    XReadGroup,
-    XTrim,
-    schedule_commands,
-    types,
-    weir_commands,
-)
+from engine.commands import schedule_commands, types, weir_commands
 from engine.commands.base import Command, MemoryNeed
+from engine.commands.durable_commands import AppendBatches, AppendDurable, CreateDurable, ProducerBatch
 from engine.commands.execution import check_memory
 from engine.commands.registry import RUN
 from engine.commands.storing import StoreRuns
+from engine.commands.weir_commands import DeadLetterEntries, EnsureGroup, EnsureStream, Publish, Redrive
 from engine.keyspace import Keyspace
 from engine.records.snapshot import Capture
 from engine.recurrence import Rule
@@ -83,7 +49,7 @@ GOING_ON: Final = {
     StoreRuns,
 }  # fmt: skip
 
-READ_NEW: Final = XReadGroup(group="g", consumer="c", streams=[("s", Cursor.NEW)])
+READ_NEW: Final = types.XReadGroup(group="g", consumer="c", streams=[("s", types.Cursor.NEW)])
 ADDING: Final[list[Command]] = [
     adding("s"),
     EnsureStream(stream="new"),
@@ -100,36 +66,40 @@ ADDING: Final[list[Command]] = [
     weir_commands.AddEach(stream="s", bodies=[entries.body([("a", "1")])]),
     EnsureGroup(stream="s", group="new", start=0),
     EnsureGroup(stream="new", group="g", start=0, mkstream=True),
-    XGroupCreate(stream="s", group="new", start=0),
-    XGroupCreateConsumer(stream="s", group="g", consumer="new"),
+    types.XGroupCreate(stream="s", group="new", start=0),
+    types.XGroupCreateConsumer(stream="s", group="g", consumer="new"),
     Publish(parts=[adding("s"), adding("t")]),
     DeadLetterEntries(stream="s", group="g", ids=[id_of("5-0")], reason="r"),
     Redrive(stream="s", group="g", letters="dead", ids=[id_of("5-0")]),
-    SetSchedule(stream="s", schedule=NewSchedule("a", entries.body([("a", "1")]), Rule(in_ms=1))),
-    AddScheduled(stream="s", add=adding("s")),
-    FireSchedule(stream="s", name="a"),
-    FireDueSchedules(),
+    schedule_commands.SetSchedule(
+        stream="s", schedule=schedule_commands.NewSchedule("a", entries.body([("a", "1")]), Rule(in_ms=1))
+    ),
+    schedule_commands.AddScheduled(stream="s", add=adding("s")),
+    schedule_commands.FireSchedule(stream="s", name="a"),
+    schedule_commands.FireDueSchedules(),
 ]
 DELIVERING: Final[list[Command]] = [
     READ_NEW,
-    XClaim(stream="s", group="g", consumer="d", claim=Claim(ids=[id_of("5-0")], min_idle_ms=0)),
-    XAutoClaim(stream="s", group="g", consumer="d", min_idle_ms=0, start=0, count=1),
-    XNack(stream="s", group="g", nack=Nack(mode=types.NackMode.FAIL, ids=[id_of("5-1")], force=True)),
+    types.XClaim(stream="s", group="g", consumer="d", claim=types.Claim(ids=[id_of("5-0")], min_idle_ms=0)),
+    types.XAutoClaim(stream="s", group="g", consumer="d", min_idle_ms=0, start=0, count=1),
+    types.XNack(
+        stream="s", group="g", nack=types.Nack(mode=types.NackMode.FAIL, ids=[id_of("5-1")], force=True)
+    ),
 ]
 ROOM_MAKING: Final[list[Command]] = [
-    XRange(stream="s", start=0, end=1 << 127),
-    XRead(streams=[("s", 0)]),
+    types.XRange(stream="s", start=0, end=1 << 127),
+    types.XRead(streams=[("s", 0)]),
     Redrive(stream="s", group="g", letters="dead", ids=[id_of("5-0")], dry_run=True),
-    XReadGroup(group="g", consumer="c", streams=[("s", 0)]),
-    XReadGroup(group="g", consumer="c", streams=[("s", Cursor.NEW)], count=1, noack=True),
+    types.XReadGroup(group="g", consumer="c", streams=[("s", 0)]),
+    types.XReadGroup(group="g", consumer="c", streams=[("s", types.Cursor.NEW)], count=1, noack=True),
     EnsureStream(stream="s"),
     EnsureGroup(stream="s", group="g", start=0),
-    XNack(stream="s", group="g", nack=Nack(mode=types.NackMode.FAIL, ids=[id_of("5-0")])),
-    XAck(stream="s", group="g", ids=[id_of("5-0")]),
-    XAckDel(stream="s", group="g", ids=[id_of("5-0")]),
-    XDel(stream="s", ids=[id_of("5-2")]),
-    XTrim(stream="s", trim=Trim(maxlen=1)),
-    XGroupDestroy(stream="s", group="g"),
+    types.XNack(stream="s", group="g", nack=types.Nack(mode=types.NackMode.FAIL, ids=[id_of("5-0")])),
+    types.XAck(stream="s", group="g", ids=[id_of("5-0")]),
+    types.XAckDel(stream="s", group="g", ids=[id_of("5-0")]),
+    types.XDel(stream="s", ids=[id_of("5-2")]),
+    types.XTrim(stream="s", trim=types.Trim(maxlen=1)),
+    types.XGroupDestroy(stream="s", group="g"),
 ]
 
 
@@ -230,7 +200,7 @@ def house_at(part: float) -> House:
     house = House()
     house.run(adding("s", "5-0", "5-1", "5-2", "5-3"))
     house.run(EnsureGroup(stream="s", group="g", start=0, policy={"dead_letter_stream": "t"}))
-    house.run(XReadGroup(group="g", consumer="c", count=1, streams=[("s", Cursor.NEW)]))
+    house.run(types.XReadGroup(group="g", consumer="c", count=1, streams=[("s", types.Cursor.NEW)]))
     used = house.keyspace.memory.used_bytes
     memory = Memory(math.ceil(used / part))
     memory.streams, memory.shared = house.keyspace.memory.streams, house.keyspace.memory.shared
@@ -241,7 +211,7 @@ def house_at(part: float) -> House:
 def refused(keyspace: Keyspace, command: Command) -> bool:
     """Whether it is refused for want of memory, in a transaction with a read."""
     try:
-        check_memory(keyspace, [XRange(stream="s", start=0, end=0), command])
+        check_memory(keyspace, [types.XRange(stream="s", start=0, end=0), command])
     except EngineError as refusal:
         return (refusal.code, refusal.redis) == ("memory_full", OOM)
     return False
@@ -298,7 +268,10 @@ async def outcomes(engine: Engine, command: Command) -> list[object]:
         run(answered.set_result)
         found.extend(await answered)
 
-    for work in (reply_to(engine, command), turn_of(engine, [XRange(stream="s", start=0, end=0), command])):
+    for work in (
+        reply_to(engine, command),
+        turn_of(engine, [types.XRange(stream="s", start=0, end=0), command]),
+    ):
         try:
             reply: Reply | list[Reply | EngineError] = await work
         except EngineError as refusal:
@@ -306,7 +279,7 @@ async def outcomes(engine: Engine, command: Command) -> list[object]:
         else:
             found.append(reply)
     await given(lambda done: submit(engine, [command], done))
-    if isinstance(command, XReadGroup):
+    if isinstance(command, types.XReadGroup):
         await given(lambda done: begin_read(engine, command, done))
     return found
 
@@ -321,8 +294,10 @@ async def test_a_start_with_more_than_the_limit_starts_and_refuses_by_every_way_
         await engine.start()
         if bytes_max is None:
             await reply_to(engine, adding("s", "5-0", "5-1", "5-2", "5-3"))
-            await reply_to(engine, XGroupCreate(stream="s", group="g", start=0))
-            await reply_to(engine, XReadGroup(group="g", consumer="c", count=1, streams=[("s", Cursor.NEW)]))
+            await reply_to(engine, types.XGroupCreate(stream="s", group="g", start=0))
+            await reply_to(
+                engine, types.XReadGroup(group="g", consumer="c", count=1, streams=[("s", types.Cursor.NEW)])
+            )
         else:
             assert engine.memory.is_full
             for command in (*ADDING, *DELIVERING):
@@ -365,8 +340,10 @@ def test_what_is_taken_away_is_counted_no_more() -> None:
     """To the last byte, for each kind."""
     house = House()
     empty = house.keyspace.memory.used_bytes
-    house.run(XAdd(stream="s", bodies=[b'"a":"1"'] * 1_000, idempotency=types.IdempotencyKey("k", b"d")))
-    house.run(XAdd(stream="s", bodies=[b'"a":"1"'], producer_key=types.ProducerKey(b"p", b"k")))
+    house.run(
+        types.XAdd(stream="s", bodies=[b'"a":"1"'] * 1_000, idempotency=types.IdempotencyKey("k", b"d"))
+    )
+    house.run(types.XAdd(stream="s", bodies=[b'"a":"1"'], producer_key=types.ProducerKey(b"p", b"k")))
     house.run(Publish(parts=[adding("t")], idempotency=types.IdempotencyKey("k", b"d")))
     house.run(Publish(parts=[adding("t")], chunk=weir_commands.Chunk("p", 1, 1)))
     house.run(EnsureGroup(stream="s", group="g", start=0))

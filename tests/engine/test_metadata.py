@@ -5,10 +5,12 @@ from collections.abc import Iterator
 import pytest
 
 from engine import EngineError
-from engine.commands import FlushAll, ListMetadata, PutMetadata
 from engine.commands.managing import METADATA_BYTES_MAX
+from engine.commands.types import FlushAll
+from engine.commands.weir_commands import ListMetadata, PutMetadata
 from engine.keyspace import Keyspace
-from engine.records import encode, replay, snapshot
+from engine.records.payload import encode, replay
+from engine.records.snapshot import snapshot
 from engine.replies import MetadataPage
 from tests.engine.house import House
 from tests.engine.images import image

@@ -11,18 +11,8 @@ from typing import Final
 import pytest
 
 from engine import ids
-from engine.commands import (
-    Cursor,
-    EnsureStream,
-    Trim,
-    UpdateStream,
-    XAck,
-    XGroupCreate,
-    XRead,
-    XReadGroup,
-    XTrim,
-)
-from engine.commands.weir_commands import Plan
+from engine.commands.types import Cursor, Trim, XAck, XGroupCreate, XRead, XReadGroup, XTrim
+from engine.commands.weir_commands import EnsureStream, Plan, UpdateStream
 from engine.parts.keeping import Retention
 from engine.replies import Gap, GroupRead, Planned, StreamsRead, Trimmed
 from tests.engine.house import House, adding, id_of

@@ -22,7 +22,8 @@ from engine.log import Log
 from engine.log.manifest import MANIFEST
 from engine.log.repair import IrreparableError
 from engine.log.view import LogView
-from engine.records import KINDS, Configure, encode
+from engine.records.changes import Configure
+from engine.records.payload import KINDS, encode
 from engine.runtime.loading import no_progress, recover
 from engine.storage.file import FileStorage
 from tests.engine.log_cases import append, next_segment, open_log

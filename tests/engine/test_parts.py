@@ -7,30 +7,12 @@ import msgspec
 import pytest
 
 from engine import Engine, EngineError, entries
-from engine.commands import (
-    Claim,
-    Cursor,
-    Delete,
-    DeleteConsumer,
-    GiveBack,
-    Refs,
-    Trim,
-    XAck,
-    XAdd,
-    XClaim,
-    XDel,
-    XGroupCreate,
-    XGroupDelConsumer,
-    XGroupDestroy,
-    XPendingRange,
-    XReadGroup,
-    XTrim,
-    pending,
-)
+from engine.commands import pending, types
 from engine.commands.base import Command
 from engine.commands.execution import Unfinished, execute_all
 from engine.commands.grouping import DROPPED_MAX
 from engine.commands.turn import TURN_LOOKUPS_MAX, TURN_SCANNED_MAX
+from engine.commands.weir_commands import DeleteConsumer, GiveBack
 from engine.ids import ID_MAX
 from engine.replies import PendingList, Trimmed
 from tests.engine.asking import reply_to, submit, turn_of
@@ -39,14 +21,14 @@ from tests.engine.house import House, adding, id_of
 
 BODY: Final = entries.body([("a", "1")])
 # It delivers no more than `TURN_IDS_MAX` entries.
-READ: Final = XReadGroup(group="g", consumer="c", streams=[("s", Cursor.NEW)])
+READ: Final = types.XReadGroup(group="g", consumer="c", streams=[("s", types.Cursor.NEW)])
 
 
 @pytest.mark.parametrize("callback", [False, True])
 @pytest.mark.parametrize(
     "command",
     [
-        XGroupDelConsumer(stream="s", group="g", consumer="c"),
+        types.XGroupDelConsumer(stream="s", group="g", consumer="c"),
         DeleteConsumer(stream="s", group="g", consumer="c", drop=True),
     ],
     ids=["XGROUP", "drop"],
@@ -55,8 +37,8 @@ async def test_the_reply_counts_all_that_it_held(command: Command, *, callback: 
     """A transaction, which is one turn, refuses it, and nothing is changed."""
     engine = Engine.open(None, clock=HandClock(1_000), fsync="always")
     await engine.start()
-    await reply_to(engine, XAdd(stream="s", bodies=[b',"fields":{"a":"1"}}'] * (DROPPED_MAX + 1)))
-    await reply_to(engine, XGroupCreate(stream="s", group="g", start=0))
+    await reply_to(engine, types.XAdd(stream="s", bodies=[b',"fields":{"a":"1"}}'] * (DROPPED_MAX + 1)))
+    await reply_to(engine, types.XGroupCreate(stream="s", group="g", start=0))
     for _ in range(2):
         await reply_to(engine, READ)
     (refusal,) = await turn_of(engine, [command])
@@ -76,23 +58,23 @@ async def test_the_reply_counts_all_that_it_held(command: Command, *, callback: 
 OTHERS: Final = range(100, TURN_SCANNED_MAX, 200)
 
 
-def looking(house: House, count: int = 10) -> XPendingRange:
+def looking(house: House, count: int = 10) -> types.XPendingRange:
     """A house in which 3 entries of `c` are idle, behind `TURN_SCANNED_MAX` + 1 that are not; the look for
     them. Among these are idle ones of another consumer, so that no block is passed over as a whole.
     """
-    house.run(XAdd(stream="s", bodies=[BODY] * (TURN_SCANNED_MAX + 4 + len(OTHERS))))
-    house.run(XGroupCreate(stream="s", group="g", start=0))
+    house.run(types.XAdd(stream="s", bodies=[BODY] * (TURN_SCANNED_MAX + 4 + len(OTHERS))))
+    house.run(types.XGroupCreate(stream="s", group="g", start=0))
     for _ in range(2):
         house.run(READ)
     group = house.key("s").groups["g"]
     rows = group.pending.page(0, TURN_SCANNED_MAX + 1 + len(OTHERS))
-    claim = Claim(ids=[rows[place][0] for place in OTHERS], min_idle_ms=0, just_ids=True)
-    house.run(XClaim(stream="s", group="g", consumer="other", claim=claim))
+    claim = types.Claim(ids=[rows[place][0] for place in OTHERS], min_idle_ms=0, just_ids=True)
+    house.run(types.XClaim(stream="s", group="g", consumer="other", claim=claim))
     house.pass_ms(10)
     for place, (entry_id, _) in enumerate(rows):
         if place not in OTHERS:
             group.own_run([entry_id], group.consumers["c"], house.now_ms, [1])
-    return XPendingRange(
+    return types.XPendingRange(
         stream="s", group="g", start=0, end=ID_MAX, count=count, min_idle_ms=10, consumer="c"
     )
 
@@ -140,9 +122,9 @@ def test_many_rows_of_pending_entries_take_several_turns(
     monkeypatch.setattr(pending, "TURN_ROWS_MAX", 4)
     house = House()
     house.run(adding("s", *[f"5-{number}" for number in range(10)]))
-    house.run(XGroupCreate(stream="s", group="g", start=0))
+    house.run(types.XGroupCreate(stream="s", group="g", start=0))
     house.run(READ)
-    look = XPendingRange(stream="s", group="g", start=0, end=ID_MAX, count=count, consumer=consumer)
+    look = types.XPendingRange(stream="s", group="g", start=0, end=ID_MAX, count=count, consumer=consumer)
     *before, reply = house.turns(look)
     assert isinstance(reply, PendingList)
     assert [one.id for one in reply.entries] == [id_of(f"5-{number}") for number in range(count)]
@@ -155,7 +137,7 @@ def test_a_group_that_is_removed_meanwhile_has_no_pending_entries() -> None:
     house = House()
     turns = house.turns(looking(house))
     assert isinstance(next(turns), Unfinished)
-    house.run(XGroupDestroy(stream="s", group="g"))
+    house.run(types.XGroupDestroy(stream="s", group="g"))
     with pytest.raises(EngineError, match="NOGROUP"):
         next(turns)
 
@@ -165,10 +147,10 @@ def test_many_entries_are_given_back_in_several_turns(more: int, turns: int) -> 
     """What the consumer holds of them; a transaction refuses more than one turn takes."""
     house = House()
     house.fill("s", TURN_LOOKUPS_MAX + 1)
-    house.run(XGroupCreate(stream="s", group="g", start=0))
+    house.run(types.XGroupCreate(stream="s", group="g", start=0))
     for _ in range(2):
         house.run(READ)
-    house.run(XAck(stream="s", group="g", ids=[1 << 64]))
+    house.run(types.XAck(stream="s", group="g", ids=[1 << 64]))
     given = [number << 64 for number in range(1, TURN_LOOKUPS_MAX + 1 + more)]
     command = GiveBack(stream="s", group="g", consumer="c", ids=given)
     if more:
@@ -184,10 +166,10 @@ def behind_pending(count: int) -> House:
     """A house in which the first `count` entries of a stream are pending, and one behind them is not."""
     house = House()
     house.fill("s", count + 1)
-    house.run(XGroupCreate(stream="s", group="g", start=0))
+    house.run(types.XGroupCreate(stream="s", group="g", start=0))
     for _ in range(2):
         house.run(READ)
-    house.run(XAck(stream="s", group="g", ids=[(count + 1) << 64]))
+    house.run(types.XAck(stream="s", group="g", ids=[(count + 1) << 64]))
     return house
 
 
@@ -198,7 +180,7 @@ def test_a_trim_that_finds_nothing_to_remove_looks_on_in_further_turns(
 ) -> None:
     """An entry that is looked at counts for itself and for the group with which it is compared."""
     house = behind_pending(pending)
-    command = XTrim(stream="s", trim=Trim(maxlen=0, refs=Refs.ACKED), dry_run=dry_run)
+    command = types.XTrim(stream="s", trim=types.Trim(maxlen=0, refs=types.Refs.ACKED), dry_run=dry_run)
     *before, reply = house.turns(command)
     assert (len(before) + 1, reply) == (turns, Trimmed(1, 1 << 64))
     assert house.key("s").stream.length == pending + (1 if dry_run else 0)
@@ -207,23 +189,23 @@ def test_a_trim_that_finds_nothing_to_remove_looks_on_in_further_turns(
 
 def test_a_trim_on_append_or_in_a_transaction_ends_with_its_turn() -> None:
     house = behind_pending(TURN_SCANNED_MAX // 2)
-    trim = Trim(maxlen=0, refs=Refs.ACKED)
-    (reply,), _ = execute_all(house.keyspace, [XTrim(stream="s", trim=trim)], house.now_ms)
+    trim = types.Trim(maxlen=0, refs=types.Refs.ACKED)
+    (reply,), _ = execute_all(house.keyspace, [types.XTrim(stream="s", trim=trim)], house.now_ms)
     assert reply == Trimmed(0, 1 << 64)
-    assert house.added(XAdd(stream="s", bodies=[BODY], trim=trim)).trimmed == 0
+    assert house.added(types.XAdd(stream="s", bodies=[BODY], trim=trim)).trimmed == 0
 
 
 def test_a_stream_that_is_deleted_meanwhile_has_nothing_to_trim() -> None:
     house = behind_pending(TURN_SCANNED_MAX // 2)
-    turns = house.turns(XTrim(stream="s", trim=Trim(maxlen=0, refs=Refs.ACKED)))
+    turns = house.turns(types.XTrim(stream="s", trim=types.Trim(maxlen=0, refs=types.Refs.ACKED)))
     assert isinstance(next(turns), Unfinished)
-    house.run(Delete(streams=["s"]))
+    house.run(types.Delete(streams=["s"]))
     assert next(turns) == Trimmed(0)
 
 
 @pytest.mark.parametrize(("below", "extra"), [(TURN_SCANNED_MAX - 1, 0), (TURN_SCANNED_MAX, 1)])
 def test_far_below_a_deleted_entry_the_pending_ones_are_counted_with_it(below: int, extra: int) -> None:
     house = behind_pending(below + 1)
-    house.run(XDel(stream="s", ids=[(below + 1) << 64]))
-    trim = XTrim(stream="s", trim=Trim(maxlen=0, count_pending=True), dry_run=True)
+    house.run(types.XDel(stream="s", ids=[(below + 1) << 64]))
+    trim = types.XTrim(stream="s", trim=types.Trim(maxlen=0, count_pending=True), dry_run=True)
     assert house.of(Trimmed, trim).pending_affected == below + extra

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from engine.commands import XReadGroup
-from engine.commands.types import Cursor
+from engine.commands.types import Cursor, XReadGroup
 from engine.replies import GroupRead
 from engine.storage.memory import MemoryStorage
 from tests.engine.asking import reply_to

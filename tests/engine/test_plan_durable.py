@@ -8,8 +8,8 @@ from typing import cast
 import pytest
 
 from engine import Engine, Fsync
-from engine.commands import Plan
 from engine.commands.execution import execute
+from engine.commands.weir_commands import Plan
 from engine.replies import Planned, StreamPlan
 from tests.engine.clocks import let_threads_run, settle
 from tests.engine.conversation import Conversation, SlowDisk

@@ -6,7 +6,7 @@ from typing import cast
 import pytest
 
 from engine import EngineError
-from engine.commands import Plan
+from engine.commands.weir_commands import Plan
 from engine.replies import Planned
 from engine.storage.memory import MemoryStorage
 from tests.engine.asking import reply_to

@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 
 from engine import entries, ids
 from engine.apportion import apportion
-from engine.commands import Delete, FlushAll, Plan, Trim, XDel, XTrim
 from engine.commands.execution import READ_STREAMS_MAX, Blocked, execute, is_ready
 from engine.commands.planning import durable_queue
-from engine.records import Append, RemoveStream, SetCounters
+from engine.commands.types import Delete, FlushAll, Trim, XDel, XTrim
+from engine.commands.weir_commands import Plan
+from engine.records.changes import Append, RemoveStream, SetCounters
 from engine.replies import Planned, StreamPlan
 from engine.runtime.unsynced import UnsyncedPositions
 from tests.engine.house import House, id_of

@@ -11,8 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine import dedup, entries
-from engine.commands import Chunk, FlushAll, Publish, XAdd
-from engine.records import Capture, encode
+from engine.commands.types import FlushAll, XAdd
+from engine.commands.weir_commands import Chunk, Publish
+from engine.records.payload import encode
+from engine.records.snapshot import Capture
 from engine.replies import Published, Republished
 from tests import halves
 from tests.engine.house import House, replayed, state

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from engine import Engine, EngineError, entries, ids
-from engine.commands import IdempotencyKey, Publish, Trim, XAdd, XGroupCreate, XSetId
-from engine.commands.weir_commands import EnsureStream
+from engine.commands.types import IdempotencyKey, Trim, XAdd, XGroupCreate, XSetId
+from engine.commands.weir_commands import EnsureStream, Publish
 from engine.dedup import ANSWER_AGE_MS_MAX, ANSWERS_MAX
 from engine.parts.keeping import Retention
 from engine.replies import Published

@@ -11,23 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine import Engine, EngineError, Quota, quotas
-from engine.commands import (
-    Copy,
-    DeadLetterEntries,
-    Delete,
-    EnsureGroup,
-    EnsureStream,
-    FlushAll,
-    Publish,
-    Rename,
-    XAck,
-    XAutoClaim,
-    XDel,
-    XLen,
-    XReadGroup,
-    types,
-)
+from engine.commands import types
 from engine.commands.base import Command
+from engine.commands.types import Copy, Delete, FlushAll, Rename, XAck, XAutoClaim, XDel, XLen, XReadGroup
+from engine.commands.weir_commands import DeadLetterEntries, EnsureGroup, EnsureStream, Publish
 from engine.dedup import IdempotencyTable
 from engine.keyspace import Key, Keyspace
 from engine.storage.memory import MemoryStorage

@@ -10,27 +10,14 @@ from typing import Any
 import pytest
 
 from engine import entries, ids
-from engine.commands import (
-    Cursor,
-    Delete,
-    EnsureGroup,
-    EnsureStream,
-    FindDeadLetters,
-    IdempotencyKey,
-    Redrive,
-    Retention,
-    UpdateGroup,
-    XAdd,
-    XClaim,
-    XReadGroup,
-    XSetId,
-    dead_letters,
-    redriving,
-)
+from engine.commands import dead_letters, redriving
 from engine.commands.execution import Execution, execute
-from engine.commands.types import Claim
+from engine.commands.types import Claim, Cursor, Delete, IdempotencyKey, XAdd, XClaim, XReadGroup, XSetId
+from engine.commands.weir_commands import EnsureGroup, EnsureStream, FindDeadLetters, Redrive, UpdateGroup
 from engine.entries import Pairs
-from engine.records import Append, RememberAnswer, Remove, encode
+from engine.parts.keeping import Retention
+from engine.records.changes import Append, RememberAnswer, Remove
+from engine.records.payload import encode
 from engine.replies import DeadLettersFound, Redriven
 from tests.engine.house import House, adding, id_of, replayed, state
 from tests.turns import TURN_S_MAX, slowness

@@ -5,11 +5,13 @@ from typing import Final
 
 import pytest
 
-from engine.commands import UpdateStream
 from engine.commands.keys import COPY_COST_MAX
+from engine.commands.weir_commands import UpdateStream
 from engine.keyspace import Caps, Keyspace
 from engine.parts.keeping import kept_of
-from engine.records import Capture, CopyStream, RenameStream, encode, replay
+from engine.records.changes import CopyStream, RenameStream
+from engine.records.payload import encode, replay
+from engine.records.snapshot import Capture
 from engine.runtime.turns import Touched
 from engine.runtime.unsynced import UnsyncedPositions
 from tests.engine.clocks import settle

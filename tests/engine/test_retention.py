@@ -12,29 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine import Caps, Engine, EngineError, Quota, entries, errors
-from engine.commands import (
-    Copy,
-    Cursor,
-    Delete,
-    DeleteGroup,
-    EnsureStream,
-    Refs,
-    Rename,
-    Trim,
-    UpdateStream,
-    XAck,
-    XAdd,
-    XDel,
-    XGroupCreate,
-    XGroupDestroy,
-    XInfoStream,
-    XRead,
-    XReadGroup,
-    XSetId,
-    XTrim,
-)
+from engine.commands import types
 from engine.commands.retention import TURN_ENTRIES_MAX
-from engine.commands.weir_commands import Maintain
+from engine.commands.weir_commands import DeleteGroup, EnsureStream, Maintain, UpdateStream
 from engine.parts.keeping import Retention, kept_of
 from engine.replies import Gap, GroupRead, StreamInfo, StreamsRead, Trimmed
 from engine.storage.memory import MemoryStorage
@@ -47,8 +27,8 @@ def kept(house: House, stream: str, **retention: Any) -> None:
     house.run(EnsureStream(stream=stream, retention=Retention(**retention)))
 
 
-def reading(stream: str, count: int | None = None, group: str = "g") -> XReadGroup:
-    return XReadGroup(group=group, consumer="c", streams=[(stream, Cursor.NEW)], count=count)
+def reading(stream: str, count: int | None = None, group: str = "g") -> types.XReadGroup:
+    return types.XReadGroup(group=group, consumer="c", streams=[(stream, types.Cursor.NEW)], count=count)
 
 
 # --- how much is kept -----------------------------------------------------------------------------------
@@ -161,18 +141,18 @@ def test_nothing_goes_that_a_group_has_still_to_read_or_acknowledge(house: House
     kept(house, "s", max_len=1, keep_unacknowledged=True)
     house.fill("s", 10)
     for group in ("g", "h"):
-        house.run(XGroupCreate(stream="s", group=group, start=0))
+        house.run(types.XGroupCreate(stream="s", group=group, start=0))
     house.run(reading("s", 6))
     house.run(reading("s", 8, "h"))
-    house.run(XAck(stream="s", group="h", ids=[id_of(f"{number}-0") for number in range(1, 9)]))
+    house.run(types.XAck(stream="s", group="h", ids=[id_of(f"{number}-0") for number in range(1, 9)]))
     house.keep_house()
     assert house.live("s")[0] == "1-0"
-    house.run(XAck(stream="s", group="g", ids=[id_of("1-0"), id_of("2-0"), id_of("4-0")]))
+    house.run(types.XAck(stream="s", group="g", ids=[id_of("1-0"), id_of("2-0"), id_of("4-0")]))
     house.keep_house()
     assert house.live("s")[0] == "3-0"
     house.fill("s", 300, 11)
     assert house.live("s")[0] == "3-0"
-    house.run(XAck(stream="s", group="g", ids=[id_of(f"{number}-0") for number in range(3, 7)]))
+    house.run(types.XAck(stream="s", group="g", ids=[id_of(f"{number}-0") for number in range(3, 7)]))
     house.keep_house()
     assert house.live("s")[0] == "7-0"
 
@@ -187,11 +167,11 @@ def test_until_there_is_a_group_all_is_kept(house: House, limits: dict[str, int]
     house.fill("s", 301)
     house.keep_house()
     assert (len(house.live("s")), held(house)) == (301, "no group")
-    house.run(XGroupCreate(stream="s", group="g", start=0))
+    house.run(types.XGroupCreate(stream="s", group="g", start=0))
     house.keep_house()
     assert (len(house.live("s")), held(house)) == (301, "")
     house.run(reading("s"))
-    house.run(XAck(stream="s", group="g", ids=[id_of(f"{number}-0") for number in range(1, 301)]))
+    house.run(types.XAck(stream="s", group="g", ids=[id_of(f"{number}-0") for number in range(1, 301)]))
     house.keep_house()
     assert house.live("s") == ["301-0"]
 
@@ -211,18 +191,18 @@ def test_until_there_is_a_group_all_is_kept_up_to_the_size(house: House) -> None
 
 
 def _rename(house: House) -> None:
-    house.run(Rename(stream="s", target="t"))
-    house.run(Rename(stream="t", target="s"))
+    house.run(types.Rename(stream="s", target="t"))
+    house.run(types.Rename(stream="t", target="s"))
 
 
 def _copy(house: House) -> None:
-    house.run(Copy(stream="s", target="t"))
+    house.run(types.Copy(stream="s", target="t"))
     _put_in_its_place(house)
 
 
 def _put_in_its_place(house: House) -> None:
-    house.run(Delete(streams=["s"]))
-    house.run(Rename(stream="t", target="s"))
+    house.run(types.Delete(streams=["s"]))
+    house.run(types.Rename(stream="t", target="s"))
 
 
 _ALL_ITS_WAYS = [House.restart, House.rewrite, _rename, _copy]
@@ -239,13 +219,13 @@ def test_that_there_was_no_group_goes_along(house: House, way: Callable[[House],
 
 
 @pytest.mark.parametrize("way", _ALL_ITS_WAYS)
-@pytest.mark.parametrize("destroy", [XGroupDestroy, DeleteGroup])
+@pytest.mark.parametrize("destroy", [types.XGroupDestroy, DeleteGroup])
 def test_without_its_last_group_nothing_is_unacknowledged(
-    house: House, way: Callable[[House], None], destroy: type[XGroupDestroy | DeleteGroup]
+    house: House, way: Callable[[House], None], destroy: type[types.XGroupDestroy | DeleteGroup]
 ) -> None:
     """Whoever removes it wants no more of it: limits are kept, in whichever way the stream goes on."""
     house.fill("s", 5)
-    house.run(XGroupCreate(stream="s", group="g", start=0))
+    house.run(types.XGroupCreate(stream="s", group="g", start=0))
     house.run(destroy(stream="s", group="g"))
     way(house)
     kept(house, "s", max_len=1, keep_unacknowledged=True)
@@ -258,8 +238,8 @@ def test_without_its_last_group_nothing_is_unacknowledged(
 def test_a_stream_made_anew_has_had_no_group(house: House) -> None:
     """It is another generation."""
     house.fill("s", 1)
-    house.run(XGroupCreate(stream="s", group="g", start=0))
-    house.run(Delete(streams=["s"]))
+    house.run(types.XGroupCreate(stream="s", group="g", start=0))
+    house.run(types.Delete(streams=["s"]))
     kept(house, "s", max_len=0, keep_unacknowledged=True)
     house.fill("s", 5)
     house.keep_house()
@@ -273,13 +253,13 @@ _CAPS = {"memory_full": 1, "quota_exceeded": None, "storage_full": None}
 @pytest.mark.parametrize("others", [[], [adding("other")]])
 @pytest.mark.parametrize("is_kept", [True, False])
 async def test_a_refusal_for_want_of_room_names_the_stream_that_keeps_all(
-    code: str, others: list[XAdd], *, is_kept: bool
+    code: str, others: list[types.XAdd], *, is_kept: bool
 ) -> None:
     """Alone and among others, by each code there is; not where it would be trimmed."""
     assert _CAPS.keys() == errors.OF_ROOM
     disk, size = MemoryStorage(space_bytes=64 << 20), 32 << 20 if code == "storage_full" else 20_000
     quotas = [Quota("*", "", lambda _: True, None, 10_000)] if code == "quota_exceeded" else []
-    large = XAdd(stream="s", bodies=[entries.body([("a", "x" * size)])])
+    large = types.XAdd(stream="s", bodies=[entries.body([("a", "x" * size)])])
     retention = Retention(max_len=0 if is_kept else None, keep_unacknowledged=is_kept)
     async with Engine.open(disk, clock=HandClock(), fsync="no") as engine:
         await reply_to(engine, EnsureStream(stream="s", retention=retention))
@@ -298,7 +278,7 @@ async def test_a_refusal_for_want_of_room_names_the_stream_that_keeps_all(
 
 
 def held(house: House) -> str:
-    return house.of(StreamInfo, XInfoStream(stream="s")).held_by
+    return house.of(StreamInfo, types.XInfoStream(stream="s")).held_by
 
 
 def test_nothing_goes_that_is_not_archived(house: House) -> None:
@@ -324,7 +304,7 @@ def test_a_change_names_only_what_changes(house: House) -> None:
     logged = len(house.payloads)
     house.run(UpdateStream(stream="s", retention={"max_len": None}))
     assert len(house.payloads) == logged
-    info = house.of(StreamInfo, XInfoStream(stream="s"))
+    info = house.of(StreamInfo, types.XInfoStream(stream="s"))
     assert (info.max_len, info.max_age_ms, info.max_bytes, info.keep_unarchived) == (None, 5, 100, True)
     assert house.refused(UpdateStream(stream="none")).code == "no_stream"
 
@@ -346,54 +326,66 @@ def test_retention_goes_on_after_a_restart(house: House, again: Any) -> None:
 def test_a_trim_inside_a_node_whose_last_entry_is_deleted(house: House) -> None:
     """What is below goes, also when nothing live stays in the node."""
     house.fill("s", 3)
-    house.run(XDel(stream="s", ids=[id_of("3-0")]))
-    assert house.run(XTrim(stream="s", trim=Trim(minid=id_of("3-0")))) == Trimmed(2)
+    house.run(types.XDel(stream="s", ids=[id_of("3-0")]))
+    assert house.run(types.XTrim(stream="s", trim=types.Trim(minid=id_of("3-0")))) == Trimmed(2)
     assert house.live("s") == []
 
 
 def test_a_guarded_trim_that_would_pass_a_group_removes_nothing(house: House) -> None:
     """It refuses at the oldest pending or unread entry, with any strategy, and trims up to there."""
     house.fill("s", 6)
-    house.run(XGroupCreate(stream="s", group="g", start=0))
+    house.run(types.XGroupCreate(stream="s", group="g", start=0))
     house.run(reading("s", 4))
-    house.run(XAck(stream="s", group="g", ids=[id_of("1-0"), id_of("2-0"), id_of("4-0")]))
-    for trim in (Trim(maxlen=3), Trim(minid=id_of("4-0")), Trim(older_than_ms=1), Trim(maxlen=0)):
-        for refs in Refs:
-            if refs is not Refs.ACKED:
-                asked = XTrim(stream="s", trim=Trim(**{**_fields(trim), "refs": refs}), guard=True)
+    house.run(types.XAck(stream="s", group="g", ids=[id_of("1-0"), id_of("2-0"), id_of("4-0")]))
+    for trim in (
+        types.Trim(maxlen=3),
+        types.Trim(minid=id_of("4-0")),
+        types.Trim(older_than_ms=1),
+        types.Trim(maxlen=0),
+    ):
+        for refs in types.Refs:
+            if refs is not types.Refs.ACKED:
+                asked = types.XTrim(
+                    stream="s", trim=types.Trim(**{**_fields(trim), "refs": refs}), guard=True
+                )
                 refusal = house.refused(asked)
                 assert (refusal.code, refusal.members) == ("trim_guarded", {"needed_from": "3-0"})
-    assert house.of(Trimmed, XTrim(stream="s", trim=Trim(minid=id_of("3-0")), guard=True)).deleted == 2
-    assert house.of(Trimmed, XTrim(stream="s", trim=Trim(maxlen=4), guard=True)).deleted == 0
+    assert (
+        house.of(Trimmed, types.XTrim(stream="s", trim=types.Trim(minid=id_of("3-0")), guard=True)).deleted
+        == 2
+    )
+    assert house.of(Trimmed, types.XTrim(stream="s", trim=types.Trim(maxlen=4), guard=True)).deleted == 0
 
 
-def _fields(trim: Trim) -> dict[str, Any]:
+def _fields(trim: types.Trim) -> dict[str, Any]:
     return {name: getattr(trim, name) for name in trim.__struct_fields__}
 
 
 def test_what_a_trim_takes_from_under_the_pending_is_counted_once(house: House) -> None:
     """An entry lost to a pending list by an earlier trim or delete is not lost again by the next."""
     house.fill("s", 6)
-    house.run(XGroupCreate(stream="s", group="g", start=0))
+    house.run(types.XGroupCreate(stream="s", group="g", start=0))
     house.run(reading("s"))
     assert _affected(house, 5) == 1
     assert _affected(house, 4) == 1
-    house.run(XDel(stream="s", ids=[id_of("4-0")]))
+    house.run(types.XDel(stream="s", ids=[id_of("4-0")]))
     assert _affected(house, 1) == 2
 
 
 def _affected(house: House, maxlen: int) -> int:
-    return house.of(Trimmed, XTrim(stream="s", trim=Trim(maxlen=maxlen, count_pending=True))).pending_affected
+    return house.of(
+        Trimmed, types.XTrim(stream="s", trim=types.Trim(maxlen=maxlen, count_pending=True))
+    ).pending_affected
 
 
-fields = st.fixed_dictionaries({"refs": st.sampled_from(Refs), "approx": st.booleans()})
+fields = st.fixed_dictionaries({"refs": st.sampled_from(types.Refs), "approx": st.booleans()})
 strategies = st.one_of(
     st.builds(lambda n: {"maxlen": n}, st.integers(0, 40)),
     st.builds(lambda n: {"minid": id_of(f"{n}-0")}, st.integers(0, 45)),
     st.builds(lambda n: {"older_than_ms": n}, st.integers(0, 60)),
 )
 trims = st.builds(
-    lambda a, b, n: Trim(**a, **b, limit=n if b["approx"] else None, count_pending=True),
+    lambda a, b, n: types.Trim(**a, **b, limit=n if b["approx"] else None, count_pending=True),
     strategies,
     fields,
     st.none() | st.integers(0, 20),
@@ -417,7 +409,7 @@ def test_a_dry_run_tells_what_the_trim_then_does(
     gone: list[int],
     acked: list[int],
     read: list[int],
-    asked: list[Trim],
+    asked: list[types.Trim],
     guard: bool,
 ) -> None:
     """Its answer is the real one's, it changes nothing, and no trim removes more than was asked."""
@@ -428,37 +420,37 @@ def test_a_dry_run_tells_what_the_trim_then_does(
     else:
         house.run(EnsureStream(stream="s"))
     for number, count in enumerate(read):
-        house.run(XGroupCreate(stream="s", group=f"g{number}", start=0))
+        house.run(types.XGroupCreate(stream="s", group=f"g{number}", start=0))
         if count:
             house.run(reading("s", count, f"g{number}"))
-        house.run(XAck(stream="s", group=f"g{number}", ids=[id_of(f"{one}-0") for one in acked]))
-    house.run(XDel(stream="s", ids=[id_of(f"{one}-0") for one in gone]))
+        house.run(types.XAck(stream="s", group=f"g{number}", ids=[id_of(f"{one}-0") for one in acked]))
+    house.run(types.XDel(stream="s", ids=[id_of(f"{one}-0") for one in gone]))
     for trim in asked:
         _trim_both_ways(house, trim, guard=guard)
     house.check()
 
 
-def _trim_both_ways(house: House, trim: Trim, *, guard: bool) -> None:
+def _trim_both_ways(house: House, trim: types.Trim, *, guard: bool) -> None:
     try:
-        dry = house.of(Trimmed, XTrim(stream="s", trim=trim, dry_run=True, guard=guard))
+        dry = house.of(Trimmed, types.XTrim(stream="s", trim=trim, dry_run=True, guard=guard))
     except EngineError as refusal:
         result = refusal.members
     else:
         assert not house.turn.records, "a dry run changes nothing"
         _trim_as_told(house, trim, dry, guard=guard)
         return
-    assert house.refused(XTrim(stream="s", trim=trim, guard=guard)).members == result
+    assert house.refused(types.XTrim(stream="s", trim=trim, guard=guard)).members == result
 
 
-def _trim_as_told(house: House, trim: Trim, dry: Trimmed, *, guard: bool) -> None:
+def _trim_as_told(house: House, trim: types.Trim, dry: Trimmed, *, guard: bool) -> None:
     before, pending = house.live("s"), _pending_alive(house)
-    assert house.run(XTrim(stream="s", trim=trim, guard=guard)) == dry
+    assert house.run(types.XTrim(stream="s", trim=trim, guard=guard)) == dry
     after = house.live("s")
     removed = [one for one in before if one not in after]
     assert len(removed) == dry.deleted
     assert (after or ["0-0"])[0] == f"{dry.first_id >> 64}-0"
     assert pending - _pending_alive(house) == dry.pending_affected
-    exact = not trim.approx and trim.refs is not Refs.ACKED
+    exact = not trim.approx and trim.refs is not types.Refs.ACKED
     if trim.maxlen is not None:
         assert not removed or len(after) >= trim.maxlen
         assert not exact or len(after) <= trim.maxlen
@@ -480,19 +472,19 @@ def _pending_alive(house: House) -> int:
 
 def gap_of(house: House, after: str) -> Gap | None:
     """What a reader that stopped there gets."""
-    found = house.of(StreamsRead, XRead(streams=[("s", id_of(after))])).streams
+    found = house.of(StreamsRead, types.XRead(streams=[("s", id_of(after))])).streams
     return found[0].gap if found else None
 
 
 def test_a_reader_is_told_of_what_went_from_the_front(house: House) -> None:
     """Trimmed or deleted: a cursor below what was removed meets a gap; 0 never does, nor one at its edge."""
     house.fill("s", 10)
-    house.run(XTrim(stream="s", trim=Trim(minid=id_of("4-0"))))
+    house.run(types.XTrim(stream="s", trim=types.Trim(minid=id_of("4-0"))))
     assert gap_of(house, "2-0") == Gap(id_of("2-0"), id_of("4-0"), None)
     assert gap_of(house, "2-9") is not None
     assert gap_of(house, "3-0") is None
     assert gap_of(house, "0-0") is None
-    house.run(XDel(stream="s", ids=[id_of("4-0"), id_of("5-0")]))
+    house.run(types.XDel(stream="s", ids=[id_of("4-0"), id_of("5-0")]))
     assert gap_of(house, "3-0") == Gap(id_of("3-0"), id_of("6-0"), None)
     assert gap_of(house, "5-0") is None
 
@@ -500,9 +492,9 @@ def test_a_reader_is_told_of_what_went_from_the_front(house: House) -> None:
 def test_a_deletion_in_the_middle_is_no_gap(house: House) -> None:
     """Not by itself, nor when the front reaches it later: that entry was never promised."""
     house.fill("s", 5)
-    house.run(XDel(stream="s", ids=[id_of("3-0")]))
+    house.run(types.XDel(stream="s", ids=[id_of("3-0")]))
     assert house.key("s").stream.removed_upto == 0
-    house.run(XDel(stream="s", ids=[id_of("1-0"), id_of("2-0")]))
+    house.run(types.XDel(stream="s", ids=[id_of("1-0"), id_of("2-0")]))
     assert house.key("s").stream.removed_upto == id_of("2-0")
     assert gap_of(house, "2-0") is None
     assert gap_of(house, "1-0") is not None
@@ -510,10 +502,12 @@ def test_a_deletion_in_the_middle_is_no_gap(house: House) -> None:
 
 def test_entries_below_those_removed_before_the_last_id_was_set_back_are_no_gap(house: House) -> None:
     """XSETID down: what comes then was never removed, whatever was above it; over a restart too."""
-    house.run(XAdd(stream="s", bodies=[entries.body([("n", "1")])], ids=[id_of("100-0")]))
-    house.run(XTrim(stream="s", trim=Trim(maxlen=0)))
-    house.run(XSetId(stream="s", last_id=id_of("10-0")))
-    house.run(XAdd(stream="s", bodies=[entries.body([("n", "1")])] * 2, ids=[id_of("11-0"), id_of("12-0")]))
+    house.run(types.XAdd(stream="s", bodies=[entries.body([("n", "1")])], ids=[id_of("100-0")]))
+    house.run(types.XTrim(stream="s", trim=types.Trim(maxlen=0)))
+    house.run(types.XSetId(stream="s", last_id=id_of("10-0")))
+    house.run(
+        types.XAdd(stream="s", bodies=[entries.body([("n", "1")])] * 2, ids=[id_of("11-0"), id_of("12-0")])
+    )
     assert gap_of(house, "11-0") is None
     house.rewrite()
     assert gap_of(house, "11-0") is None
@@ -522,7 +516,7 @@ def test_entries_below_those_removed_before_the_last_id_was_set_back_are_no_gap(
 
 def test_removed_upto_never_falls_otherwise_and_survives(house: House) -> None:
     house.fill("s", 5)
-    house.run(XTrim(stream="s", trim=Trim(maxlen=0)))
+    house.run(types.XTrim(stream="s", trim=types.Trim(maxlen=0)))
     assert house.key("s").stream.removed_upto == id_of("5-0")
     house.rewrite()
     house.fill("s", 2, 6)
@@ -534,11 +528,11 @@ def test_removed_upto_never_falls_otherwise_and_survives(house: House) -> None:
 def test_a_group_is_told_how_many_it_lost(house: House, *, deleting: bool, lost: int | None) -> None:
     """The number where both counts are known, else null; reported once, with the entries that follow."""
     house.fill("s", 8)
-    house.run(XGroupCreate(stream="s", group="g", start=0))
+    house.run(types.XGroupCreate(stream="s", group="g", start=0))
     house.run(reading("s", 2))
-    house.run(XTrim(stream="s", trim=Trim(minid=id_of("6-0"))))
+    house.run(types.XTrim(stream="s", trim=types.Trim(minid=id_of("6-0"))))
     if deleting:
-        house.run(XDel(stream="s", ids=[id_of("7-0")]))
+        house.run(types.XDel(stream="s", ids=[id_of("7-0")]))
     first = house.of(GroupRead, reading("s", 1)).streams[0]
     assert first.gap == Gap(id_of("2-0"), id_of("6-0"), lost)
     assert house.of(GroupRead, reading("s", 1)).streams[0].gap is None
@@ -546,8 +540,8 @@ def test_a_group_is_told_how_many_it_lost(house: House, *, deleting: bool, lost:
 
 def test_a_new_group_has_no_gap(house: House) -> None:
     house.fill("s", 8)
-    house.run(XTrim(stream="s", trim=Trim(maxlen=2)))
-    house.run(XGroupCreate(stream="s", group="g", start=0))
+    house.run(types.XTrim(stream="s", trim=types.Trim(maxlen=2)))
+    house.run(types.XGroupCreate(stream="s", group="g", start=0))
     assert house.of(GroupRead, reading("s")).streams[0].gap is None
 
 
@@ -556,5 +550,5 @@ def test_a_publish_that_trims_and_keeps_at_once(house: House) -> None:
     kept(house, "s", max_len=100)
     house.fill("s", 250)
     body = [entries.body([("a", "1")])]
-    house.run(XAdd(stream="s", bodies=body, ids=[id_of("999-0")], trim=Trim(maxlen=5)))
+    house.run(types.XAdd(stream="s", bodies=body, ids=[id_of("999-0")], trim=types.Trim(maxlen=5)))
     assert len(house.live("s")) == 5

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from engine import Engine, EngineError, RewriteFailedError, entries, ids
-from engine.commands import CreateDurable, ForkPoint, XLen, XRange
+from engine.commands.durable_commands import CreateDurable, ForkPoint
+from engine.commands.types import XLen, XRange
 from engine.keyspace import Keyspace
 from engine.log import LogPoisonedError, LogRefusedError
 from engine.log.backup import back_up, restore
@@ -19,7 +20,8 @@ from engine.log.inspection import inspect
 from engine.log.manifest import decode
 from engine.log.repair import plan
 from engine.protocol import Call, How, ask
-from engine.records import Regenerate, encode
+from engine.records.changes import Regenerate
+from engine.records.payload import encode
 from engine.replies import Added, Entries
 from engine.runs import Run, read_run
 from engine.runtime.storing import Storer

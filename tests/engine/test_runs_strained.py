@@ -7,7 +7,9 @@ from collections.abc import Sequence
 import pytest
 
 from engine import Engine, EngineError
-from engine.commands import CreateDurable, ForkPoint, UpdateStream, XRange
+from engine.commands.durable_commands import CreateDurable, ForkPoint
+from engine.commands.types import XRange
+from engine.commands.weir_commands import UpdateStream
 from engine.nodes import SealedNode
 from engine.parts.keeping import kept_of
 from engine.protocol import Call, How, ask

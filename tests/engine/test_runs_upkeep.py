@@ -7,17 +7,8 @@ from typing import Any
 
 import pytest
 
-from engine.commands import (
-    EnsureGroup,
-    FindDeadLetters,
-    Nack,
-    NackMode,
-    Plan,
-    Redrive,
-    UpdateGroup,
-    UpdateStream,
-    XNack,
-)
+from engine.commands import weir_commands
+from engine.commands.types import Nack, NackMode, XNack
 from engine.replies import DeadLettersFound, Planned, Redriven
 from engine.storage.memory import MemoryStorage
 from tests.engine.asking import reply_to
@@ -58,7 +49,7 @@ async def first_of(talk: Stored, stream: str = "s") -> str:
 async def test_retention_ends_in_the_middle_of_a_part(talk: Stored) -> None:
     """Exactly; others have their turns while the disk is slow."""
     gate = hold_reads(talk.engine)
-    await reply_to(talk.engine, UpdateStream(stream="s", retention={"max_len": 66}))
+    await reply_to(talk.engine, weir_commands.UpdateStream(stream="s", retention={"max_len": 66}))
     await pass_s(talk, 3)
     assert await talk.call("XLEN", "s") == 81
     assert await talk.call("XADD", "t", "1-0", "n", "1") == "1-0"
@@ -71,7 +62,7 @@ async def hold(talk: Stored, entry_ids: list[str], **policy: object) -> None:
     """Of a group with this policy, these are pending with a consumer each."""
     await reply_to(
         talk.engine,
-        EnsureGroup(
+        weir_commands.EnsureGroup(
             stream="s",
             group="g",
             start=0,
@@ -145,10 +136,13 @@ async def test_many_parts_are_looked_into_in_several_steps() -> None:
 async def test_new_entries_that_are_too_old_become_dead_letters(talk: Stored) -> None:
     """Those of several parts in one read, and the reader gets what follows."""
     await reply_to(
-        talk.engine, EnsureGroup(stream="s", group="g", start=0, policy={"dead_letter_stream": "dead"})
+        talk.engine,
+        weir_commands.EnsureGroup(stream="s", group="g", start=0, policy={"dead_letter_stream": "dead"}),
     )
     now_ms = talk.clock.wall_ms()
-    await reply_to(talk.engine, UpdateGroup(stream="s", group="g", policy={"max_age_ms": now_ms - 37}))
+    await reply_to(
+        talk.engine, weir_commands.UpdateGroup(stream="s", group="g", policy={"max_age_ms": now_ms - 37})
+    )
     found: Any = await talk.call("XREADGROUP", "GROUP", "g", "a", "COUNT", "9", "STREAMS", "s", ">")
     assert len(found[0][1]) == 9
     oldest = int(found[0][1][0][0].split("-")[0])
@@ -158,7 +152,7 @@ async def test_new_entries_that_are_too_old_become_dead_letters(talk: Stored) ->
 async def test_a_read_for_which_there_is_nothing_waits_for_the_disk_at_its_end(talk: Stored) -> None:
     """A plan says where the reader is; what tells that is in a file."""
     assert await talk.call("XDEL", "s", "45-0", "46-0") == 2
-    plan = Plan(streams=[("s", 44 << 64)], ends={"s": 46 << 64}, block_ms=300)
+    plan = weir_commands.Plan(streams=[("s", 44 << 64)], ends={"s": 46 << 64}, block_ms=300)
     begun = asyncio.ensure_future(reply_to(talk.engine, plan))
     await settle()
     await let_threads_run()
@@ -242,12 +236,12 @@ class Life:
                 await self.add(stream)
 
     async def redrive(self, stream: str) -> None:
-        finding = FindDeadLetters(
+        finding = weir_commands.FindDeadLetters(
             stream=stream, group="g", letters="dead", start=1, end=(1 << 128) - 1, count=2
         )
         found = await reply_to(self.talk.engine, finding)
         assert isinstance(found, DeadLettersFound)
-        redriving = Redrive(stream=stream, group="g", letters="dead", ids=found.ids)
+        redriving = weir_commands.Redrive(stream=stream, group="g", letters="dead", ids=found.ids)
         redriven = await reply_to(self.talk.engine, redriving)
         assert isinstance(redriven, Redriven)
 
@@ -267,9 +261,11 @@ async def test_no_turn_of_a_long_life_waits_for_the_disk(seed: int) -> None:
                 "ack_timeout_ms": 700,
                 "consumer_timeout_ms": 1_500,
             }
-            ensure = EnsureGroup(stream=stream, group="g", start=0, mkstream=True, policy=policy)
+            ensure = weir_commands.EnsureGroup(
+                stream=stream, group="g", start=0, mkstream=True, policy=policy
+            )
             await reply_to(talk.engine, ensure)
-            await reply_to(talk.engine, UpdateStream(stream=stream, retention=retention))
+            await reply_to(talk.engine, weir_commands.UpdateStream(stream=stream, retention=retention))
             for _ in range(250):
                 await life.add(stream)
         for number in range(400):

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from engine.commands import AddScheduled, NewSchedule, SetSchedule, Trim, XAdd
+from engine.commands.schedule_commands import AddScheduled, NewSchedule, SetSchedule
+from engine.commands.types import Trim, XAdd
 from engine.entries import body
 from engine.recurrence import Rule
 from engine.replies import AddedScheduled

@@ -14,9 +14,10 @@ from string import ascii_letters
 import pytest
 
 from engine import Engine, EngineError, Fsync, ids
-from engine.commands import XInfoStream
+from engine.commands.types import XInfoStream
 from engine.log import Log
-from engine.records import Configure, encode
+from engine.records.changes import Configure
+from engine.records.payload import encode
 from engine.replies import StreamInfo
 from engine.storage.memory import MemoryStorage
 from tests.engine.asking import reply_to

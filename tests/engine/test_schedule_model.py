@@ -12,20 +12,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from engine import Engine, EngineError, entries
-from engine.commands import (
-    AddScheduled,
-    CancelSchedule,
-    Close,
-    Command,
-    Copy,
-    Delete,
-    FireSchedule,
-    ListSchedules,
-    NewSchedule,
-    Rename,
-    SetSchedule,
-    XAdd,
-)
+from engine.commands import schedule_commands
+from engine.commands.base import Command
+from engine.commands.types import Copy, Delete, Rename, XAdd
+from engine.commands.weir_commands import Close
 from engine.keyspace import Caps
 from engine.recurrence import MISSED_AFTER_MS, Rule
 from engine.replies import Reply, SchedulePage
@@ -153,20 +143,22 @@ class SchedulesBesideTheModel(RuleBasedStateMachine):
         else:
             first = self.now + (rule.in_ms if rule.in_ms is not None else rule.every_ms or 0)
             self._of(stream).plan(name, Planned(value, rule, first, rule.count))
-        schedule = NewSchedule(name, entries.body([("n", value)]), rule)
-        self._do(SetSchedule(stream=stream, schedule=schedule))
+        schedule = schedule_commands.NewSchedule(name, entries.body([("n", value)]), rule)
+        self._do(schedule_commands.SetSchedule(stream=stream, schedule=schedule))
 
     @precondition(lambda self: not self.is_full)
     @rule(stream=streams, delays=st.lists(st.sampled_from([0, 1, 300, 2_000]), min_size=1, max_size=4))
     def publish_later(self, stream: str, delays: list[int]) -> None:
         """Several entries for later in one command."""
-        each: list[NewSchedule] = []
+        each: list[schedule_commands.NewSchedule] = []
         for delay in delays:
             value = self._value()
-            each.append(NewSchedule(f"p{value}", entries.body([("n", value)]), Rule(in_ms=delay)))
+            each.append(
+                schedule_commands.NewSchedule(f"p{value}", entries.body([("n", value)]), Rule(in_ms=delay))
+            )
             planned = Planned(value, Rule(at_ms=self.now + delay), self.now + delay, None)
             self._of(stream).plan(f"p{value}", planned)
-        self._do(AddScheduled(stream=stream, later=each))
+        self._do(schedule_commands.AddScheduled(stream=stream, later=each))
 
     @precondition(lambda self: not self.is_full)
     @rule(stream=streams, name=names, required=st.booleans())
@@ -175,7 +167,9 @@ class SchedulesBesideTheModel(RuleBasedStateMachine):
         value = self._value()
         is_gone = name not in self._known(stream).plans
         add = XAdd(stream=stream, bodies=[entries.body([("n", value)])])
-        command = AddScheduled(stream=stream, add=add, cancel=name, cancel_required=required)
+        command = schedule_commands.AddScheduled(
+            stream=stream, add=add, cancel=name, cancel_required=required
+        )
         if is_gone and required:
             self._do(command, "schedule_gone")
             return
@@ -195,7 +189,7 @@ class SchedulesBesideTheModel(RuleBasedStateMachine):
     def cancel(self, stream: str, name: str) -> None:
         refusal = self._refusal(stream, name)
         self._known(stream).plans.pop(name, None)
-        self._do(CancelSchedule(stream=stream, name=name), refusal)
+        self._do(schedule_commands.CancelSchedule(stream=stream, name=name), refusal)
 
     @precondition(lambda self: not self.is_full)
     @rule(stream=streams, name=names)
@@ -205,7 +199,7 @@ class SchedulesBesideTheModel(RuleBasedStateMachine):
             planned = self.streams[stream].plans[name]
             next_at = None if planned.rule.every_ms is None else planned.at
             self.streams[stream].run(name, planned, self.now, next_at)
-        self._do(FireSchedule(stream=stream, name=name), refusal)
+        self._do(schedule_commands.FireSchedule(stream=stream, name=name), refusal)
 
     @rule(stream=streams, drops=st.booleans())
     def remove(self, stream: str, drops: bool = True) -> None:  # noqa: FBT001, FBT002 - drawn
@@ -281,7 +275,7 @@ class SchedulesBesideTheModel(RuleBasedStateMachine):
             texts = [stream.get(entry_id) for entry_id in stream.live_ids()]
             found = [value.decode() for text in texts if text for _, value in entries.pairs_of(text)]
             assert found == naive.values
-            page = self.running.do(ListSchedules(stream=name, limit=1_000))
+            page = self.running.do(schedule_commands.ListSchedules(stream=name, limit=1_000))
             assert isinstance(page, SchedulePage)
             shown = {one.name: (one.at_ms, one.left) for one in page.schedules}
             assert shown == {key: (one.at, one.left) for key, one in naive.plans.items()}

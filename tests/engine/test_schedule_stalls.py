@@ -15,17 +15,11 @@ from typing import Final
 import pytest
 
 from engine import entries
-from engine.commands import (
-    AddScheduled,
-    Close,
-    FireDueSchedules,
-    ListSchedules,
-    NewSchedule,
-    Rename,
-    SetSchedule,
-)
+from engine.commands import schedule_commands
 from engine.commands.base import Command
 from engine.commands.scheduling import LATER_MAX, PAGE_MAX
+from engine.commands.types import Rename
+from engine.commands.weir_commands import Close
 from engine.parts.schedules import ScheduleIndex
 from engine.records.snapshot import Capture
 from engine.recurrence import Rule
@@ -41,10 +35,12 @@ DUE_IN_MS: Final = 1_000
 BODY: Final = entries.body([("job", "1234"), ("text", "twenty characters!!!")])
 
 
-def later(stream: str, first: int, count: int) -> AddScheduled:
+def later(stream: str, first: int, count: int) -> schedule_commands.AddScheduled:
     numbers = range(first, first + count)
-    each = [NewSchedule(f"sch_{number:011}", BODY, Rule(in_ms=DUE_IN_MS)) for number in numbers]
-    return AddScheduled(stream=stream, later=each)
+    each = [
+        schedule_commands.NewSchedule(f"sch_{number:011}", BODY, Rule(in_ms=DUE_IN_MS)) for number in numbers
+    ]
+    return schedule_commands.AddScheduled(stream=stream, later=each)
 
 
 def filled(count: int = OF_A_STREAM) -> House:
@@ -62,7 +58,7 @@ def test_all_that_is_due_at_once_is_appended_in_short_turns() -> None:
         house.pass_ms(DUE_IN_MS)
         longest, more = 0.0, True
         while more:
-            longest = max(longest, held_s(lambda: house.run(FireDueSchedules())))
+            longest = max(longest, held_s(lambda: house.run(schedule_commands.FireDueSchedules())))
             more = ScheduleIndex.of(house.keyspace).due_times.is_due(house.now_ms)
         assert sum(key.stream.length for key in house.keyspace.keys.values()) == SCHEDULED
         return longest
@@ -77,12 +73,18 @@ def test_cron_expressions_that_are_due_at_once_end_by_the_clock() -> None:
         house = House()
         rule = Rule(cron="59 23 31 12 *", tz="Europe/Berlin")
         for number in range(1_000):
-            house.run(SetSchedule(stream="s", schedule=NewSchedule(f"{number}", BODY, rule)))
+            house.run(
+                schedule_commands.SetSchedule(
+                    stream="s", schedule=schedule_commands.NewSchedule(f"{number}", BODY, rule)
+                )
+            )
         house.pass_ms(366 * 86_400_000)
         longest = 0.0
         while ScheduleIndex.of(house.keyspace).due_times.is_due(house.now_ms):
             until_s = time.thread_time() + 0.005
-            command = FireDueSchedules(has_time=lambda until_s=until_s: time.thread_time() < until_s)  # type: ignore[misc]
+            command = schedule_commands.FireDueSchedules(
+                has_time=lambda until_s=until_s: time.thread_time() < until_s  # type: ignore[misc]
+            )
             longest = max(longest, held_s(lambda command=command: house.run(command)))  # type: ignore[misc]
         assert house.key("s").stream.length == 1_000
         return longest
@@ -92,8 +94,8 @@ def test_cron_expressions_that_are_due_at_once_end_by_the_clock() -> None:
 
 AT_MOST: Final[dict[str, Command]] = {
     "more": later("t", 0, LATER_MAX),
-    "by time": ListSchedules(stream="s0", limit=PAGE_MAX),
-    "by name": ListSchedules(stream="s0", limit=PAGE_MAX, by_name=True),
+    "by time": schedule_commands.ListSchedules(stream="s0", limit=PAGE_MAX),
+    "by name": schedule_commands.ListSchedules(stream="s0", limit=PAGE_MAX, by_name=True),
     "rename": Rename(stream="s0", target="t"),
     "close": Close(stream="s0", drops_schedules=True),
 }
@@ -106,7 +108,9 @@ def test_a_command_on_as_many_as_a_stream_may_have(command: str) -> None:
 
 def test_a_page_costs_the_same_however_many_have_its_time() -> None:
     """A night of jobs is listed in as many pages as it has, each of which would walk over all of them."""
-    last = ListSchedules(stream="s0", limit=100, after=(House().now_ms + DUE_IN_MS, f"sch_{99_800:011}"))
+    last = schedule_commands.ListSchedules(
+        stream="s0", limit=100, after=(House().now_ms + DUE_IN_MS, f"sch_{99_800:011}")
+    )
     assert_within(TURN_S_MAX / 10, lambda: longest_s(filled(), last))
 
 

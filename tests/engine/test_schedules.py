@@ -10,24 +10,11 @@ from typing import Any, Final
 import pytest
 
 from engine import Engine, EngineError, entries
-from engine.commands import (
-    AddScheduled,
-    CancelSchedule,
-    Close,
-    CreateDurable,
-    DescribeSchedule,
-    EnsureStream,
-    FireDueSchedules,
-    FireSchedule,
-    FlushAll,
-    IdempotencyKey,
-    ListSchedules,
-    NewSchedule,
-    Rename,
-    SetSchedule,
-    XAdd,
-)
+from engine.commands import schedule_commands
+from engine.commands.durable_commands import CreateDurable
 from engine.commands.scheduling import LATER_MAX, TURN_FIRED_MAX
+from engine.commands.types import FlushAll, IdempotencyKey, Rename, XAdd
+from engine.commands.weir_commands import Close, EnsureStream
 from engine.ids import SEQUENCE_MAX
 from engine.keyspace import Caps, Keyspace
 from engine.parts.schedules import ScheduleIndex
@@ -60,28 +47,33 @@ def body(value: str = "1") -> bytes:
 
 def setting(
     name: str, *, stream: str = "s", value: str = "1", only_new: bool = False, **rule: Any
-) -> SetSchedule:
-    return SetSchedule(
-        stream=stream, schedule=NewSchedule(name, body(value), Rule(**rule)), only_new=only_new
+) -> schedule_commands.SetSchedule:
+    return schedule_commands.SetSchedule(
+        stream=stream,
+        schedule=schedule_commands.NewSchedule(name, body(value), Rule(**rule)),
+        only_new=only_new,
     )
 
 
-def later(*names: str, in_ms: int = 100, **more: Any) -> AddScheduled:
-    each = [NewSchedule(name, body(name), Rule(in_ms=in_ms)) for name in names]
-    return AddScheduled(stream="s", later=each, **more)
+def later(*names: str, in_ms: int = 100, **more: Any) -> schedule_commands.AddScheduled:
+    each = [schedule_commands.NewSchedule(name, body(name), Rule(in_ms=in_ms)) for name in names]
+    return schedule_commands.AddScheduled(stream="s", later=each, **more)
 
 
 def fire(house: House, ms: int = 0) -> list[str]:
     """What is appended once this time has passed."""
     house.pass_ms(ms)
     before = len(house.pairs("s"))
-    while house.run(FireDueSchedules()):
+    while house.run(schedule_commands.FireDueSchedules()):
         pass
     return [value.decode() for pairs in house.pairs("s")[before:] for _, value in pairs]
 
 
 def names(house: House, **more: Any) -> list[str]:
-    return [one.name for one in house.of(SchedulePage, ListSchedules(stream="s", **more)).schedules]
+    return [
+        one.name
+        for one in house.of(SchedulePage, schedule_commands.ListSchedules(stream="s", **more)).schedules
+    ]
 
 
 # --- one entry --------------------------------------------------------------------------------------------
@@ -170,7 +162,7 @@ def test_a_one_shot_that_expired_is_gone(house: House) -> None:
 def test_runs_are_counted(house: House) -> None:
     house.run(setting("a", every_ms=1_000, count=2))
     assert len(fire(house, 1_000)) == 1
-    assert house.of(ScheduleInfo, DescribeSchedule(stream="s", name="a")).left == 1
+    assert house.of(ScheduleInfo, schedule_commands.DescribeSchedule(stream="s", name="a")).left == 1
     house.restart()
     assert len(fire(house, 1_000)) == 1
     assert names(house) == []
@@ -180,10 +172,10 @@ def test_one_fired_by_hand_keeps_its_next_time_if_it_recurs(house: House) -> Non
     at_ms = house.of(ScheduleSet, setting("a", every_ms=1_000)).schedule.at_ms
     house.run(setting("b", in_ms=1_000, value="2"))
     for name in "ab":
-        house.run(FireSchedule(stream="s", name=name))
+        house.run(schedule_commands.FireSchedule(stream="s", name=name))
     assert house.pairs("s") == [[("n", b"1")], [("n", b"2")]]
-    assert house.of(ScheduleInfo, DescribeSchedule(stream="s", name="a")).at_ms == at_ms
-    assert house.refused(FireSchedule(stream="s", name="b")).code == "no_schedule"
+    assert house.of(ScheduleInfo, schedule_commands.DescribeSchedule(stream="s", name="a")).at_ms == at_ms
+    assert house.refused(schedule_commands.FireSchedule(stream="s", name="b")).code == "no_schedule"
 
 
 @pytest.mark.parametrize("jump_ms", [HOUR_MS, -HOUR_MS])
@@ -208,22 +200,24 @@ def test_a_clock_that_is_set_back_and_forth_loses_nothing_and_repeats_nothing(
 
 def test_one_that_is_cancelled_is_not_appended(house: House) -> None:
     house.run(later("a", "b"))
-    assert house.run(CancelSchedule(stream="s", name="a")) is True
+    assert house.run(schedule_commands.CancelSchedule(stream="s", name="a")) is True
     assert fire(house, 100) == ["b"]
     for name in "ab":
-        assert house.refused(CancelSchedule(stream="s", name=name)).code == "no_schedule"
-    assert house.refused(CancelSchedule(stream="missing", name="a")).code == "no_stream"
+        assert house.refused(schedule_commands.CancelSchedule(stream="s", name=name)).code == "no_schedule"
+    assert house.refused(schedule_commands.CancelSchedule(stream="missing", name="a")).code == "no_stream"
 
 
 def test_cancel_and_publish_are_one_frame(house: House) -> None:
     house.run(later("timeout"))
     frames = len(house.payloads)
-    paid = AddScheduled(stream="s", add=adding("s"), cancel="timeout", cancel_required=True)
+    paid = schedule_commands.AddScheduled(stream="s", add=adding("s"), cancel="timeout", cancel_required=True)
     assert house.of(AddedScheduled, paid).cancelled
     assert len(house.payloads) == frames + 1
     assert house.refused(paid).code == "schedule_gone"
     assert len(house.live("s")) == 1
-    anyway = house.of(AddedScheduled, AddScheduled(stream="s", add=adding("s"), cancel="timeout"))
+    anyway = house.of(
+        AddedScheduled, schedule_commands.AddScheduled(stream="s", add=adding("s"), cancel="timeout")
+    )
     assert not anyway.cancelled
     assert len(house.live("s")) == 2
 
@@ -231,7 +225,7 @@ def test_cancel_and_publish_are_one_frame(house: House) -> None:
 def test_a_repeated_publication_that_cancels_is_answered_as_the_first_time(house: House) -> None:
     house.run(later("timeout"))
     add = XAdd(stream="s", bodies=[body()], idempotency=IdempotencyKey("k", b"d"))
-    paid = AddScheduled(stream="s", add=add, cancel="timeout", cancel_required=True)
+    paid = schedule_commands.AddScheduled(stream="s", add=add, cancel="timeout", cancel_required=True)
     first, again = house.of(AddedScheduled, paid), house.of(AddedScheduled, paid)
     assert first.added is not None
     assert again.added is not None
@@ -241,16 +235,22 @@ def test_a_repeated_publication_that_cancels_is_answered_as_the_first_time(house
 def test_what_recurs_takes_another_right(house: House) -> None:
     house.run(setting("a", every_ms=1_000))
     for command in (
-        SetSchedule(stream="s", schedule=NewSchedule("b", body(), Rule(every_ms=1_000)), recurring=False),
-        SetSchedule(stream="s", schedule=NewSchedule("a", body(), Rule(in_ms=1)), recurring=False),
-        CancelSchedule(stream="s", name="a", recurring=False),
-        FireSchedule(stream="s", name="a", recurring=False),
-        AddScheduled(stream="s", add=adding("s"), cancel="a", recurring=False),
+        schedule_commands.SetSchedule(
+            stream="s",
+            schedule=schedule_commands.NewSchedule("b", body(), Rule(every_ms=1_000)),
+            recurring=False,
+        ),
+        schedule_commands.SetSchedule(
+            stream="s", schedule=schedule_commands.NewSchedule("a", body(), Rule(in_ms=1)), recurring=False
+        ),
+        schedule_commands.CancelSchedule(stream="s", name="a", recurring=False),
+        schedule_commands.FireSchedule(stream="s", name="a", recurring=False),
+        schedule_commands.AddScheduled(stream="s", add=adding("s"), cancel="a", recurring=False),
         later("a", recurring=False),
     ):
         assert house.refused(command).code == "forbidden"
     house.run(later("b", recurring=False))
-    house.run(CancelSchedule(stream="s", name="b", recurring=False))
+    house.run(schedule_commands.CancelSchedule(stream="s", name="b", recurring=False))
 
 
 def test_a_publication_says_what_recurred_of_that_it_has_ended(house: House) -> None:
@@ -274,7 +274,10 @@ def test_pages_go_by_time_and_by_name(house: House) -> None:
     assert names(house, before_ms=now + 200) == ["c", "d"]
     assert names(house, by_name=True) == ["a", "b", "c", "d"]
     assert names(house, by_name=True, after=(0, "a"), before="d") == ["b", "c"]
-    pages = [house.of(SchedulePage, ListSchedules(stream="s", limit=limit)).more for limit in (3, 4)]
+    pages = [
+        house.of(SchedulePage, schedule_commands.ListSchedules(stream="s", limit=limit)).more
+        for limit in (3, 4)
+    ]
     assert pages == [True, False]
 
 
@@ -285,7 +288,7 @@ def test_pages_of_many_with_one_time_go_by_name(house: House) -> None:
         house.run(later(*order[first : first + 500]))
     gone, moved = set(order[::3]), set(order[1::30])
     for name in gone:
-        house.run(CancelSchedule(stream="s", name=name))
+        house.run(schedule_commands.CancelSchedule(stream="s", name=name))
     house.run(later(*moved, in_ms=50))
     house.keyspace.check()
     left = sorted(set(order) - gone - moved)
@@ -305,7 +308,7 @@ def test_they_follow_a_rename_and_no_copy(house: House) -> None:
     house.call("COPY", "s", "copied")
     house.run(Rename(stream="s", target="t"))
     house.pass_ms(100)
-    house.run(FireDueSchedules())
+    house.run(schedule_commands.FireDueSchedules())
     assert [len(house.pairs(name)) for name in ("t", "copied")] == [1, 0]
 
 
@@ -314,7 +317,7 @@ def test_they_go_with_their_stream(house: House, words: tuple[str, ...]) -> None
     house.run(later("a", "b"))
     house.call(*words)
     house.pass_ms(100)
-    house.run(FireDueSchedules())
+    house.run(schedule_commands.FireDueSchedules())
     assert "s" not in house.keyspace.keys
     house.run(EnsureStream(stream="s"))
     assert (fire(house, 100), ScheduleIndex.of(house.keyspace).count) == ([], 0)
@@ -333,8 +336,8 @@ def test_a_stream_is_closed_only_without_them(house: House) -> None:
 def test_a_stream_of_durable_streams_takes_only_what_its_readers_can_read(house: House) -> None:
     house.run(CreateDurable(stream="s", media="text/plain"))
     assert house.refused(later("a")).code == "invalid"
-    data = NewSchedule("a", entries.data_body(b"1"), Rule(in_ms=100))
-    house.run(AddScheduled(stream="s", later=[data]))
+    data = schedule_commands.NewSchedule("a", entries.data_body(b"1"), Rule(in_ms=100))
+    house.run(schedule_commands.AddScheduled(stream="s", later=[data]))
     assert fire(house, 100) == ["1"]
 
 
@@ -374,7 +377,7 @@ def test_many_that_are_due_at_once_take_several_turns(house: House) -> None:
         house.run(later(*map(str, range(first, min(count, first + LATER_MAX)))))
     assert house.refused(later(*map(str, range(LATER_MAX + 1)))).code == "invalid"
     house.pass_ms(100)
-    turns = [house.run(FireDueSchedules()) for _ in range(3)]
+    turns = [house.run(schedule_commands.FireDueSchedules()) for _ in range(3)]
     assert turns == [True, True, False]
     assert [value for pairs in house.pairs("s") for _, value in pairs] == [b"%d" % n for n in range(count)]
 
@@ -382,11 +385,15 @@ def test_many_that_are_due_at_once_take_several_turns(house: House) -> None:
 def test_a_turn_ends_by_its_bytes_and_by_the_clock(house: House) -> None:
     big = entries.body([("n", "x" * (1 << 20))])
     for name in "abcdef":
-        house.run(AddScheduled(stream="s", later=[NewSchedule(name, big, Rule(in_ms=1))]))
+        house.run(
+            schedule_commands.AddScheduled(
+                stream="s", later=[schedule_commands.NewSchedule(name, big, Rule(in_ms=1))]
+            )
+        )
     house.pass_ms(1)
-    assert house.run(FireDueSchedules()) is True
+    assert house.run(schedule_commands.FireDueSchedules()) is True
     assert len(house.live("s")) == 4
-    assert house.run(FireDueSchedules(has_time=lambda: False)) is True
+    assert house.run(schedule_commands.FireDueSchedules(has_time=lambda: False)) is True
     assert len(house.live("s")) == 5
 
 
@@ -402,7 +409,7 @@ def full_beside_another() -> House:
 def test_a_stream_that_takes_no_entries_makes_no_other_one_late() -> None:
     house = full_beside_another()
     house.pass_ms(100)
-    assert house.run(FireDueSchedules()) is False
+    assert house.run(schedule_commands.FireDueSchedules()) is False
     assert [len(house.pairs(name)) for name in "st"] == [0, 1]
     assert names(house) == ["a"]
     house.keyspace.check()
@@ -427,7 +434,7 @@ def test_a_stream_that_takes_no_entries_is_tried_each_second() -> None:
 def test_what_is_put_off_goes_with_its_stream(words: tuple[str, ...]) -> None:
     house = full_beside_another()
     house.pass_ms(100)
-    house.run(FireDueSchedules())
+    house.run(schedule_commands.FireDueSchedules())
     house.call(*words)
     assert ScheduleIndex.of(house.keyspace).due_times.put_off == {}
     house.keyspace.check()
@@ -530,5 +537,5 @@ async def test_a_clock_that_is_set_back_delays_them(talk: Conversation) -> None:
     await talk.pass_ms(0)
     assert values(talk.engine) == [b"a"]
     with pytest.raises(EngineError, match="has no schedule"):
-        await reply_to(talk.engine, CancelSchedule(stream="s", name="a"))
+        await reply_to(talk.engine, schedule_commands.CancelSchedule(stream="s", name="a"))
     await reply_to(talk.engine, FlushAll())

@@ -7,33 +7,24 @@ from typing import Any
 import pytest
 
 from engine import Call, Engine, EngineError, Fsync, How, ReadHandle, Refused, Replies, ask, ask_one
-from engine.commands import (
-    AddEach,
-    Command,
-    Cursor,
-    XAdd,
-    XGroupCreate,
-    XGroupDelConsumer,
-    XLen,
-    XPending,
-    XRead,
-    XReadGroup,
-)
+from engine.commands import types
+from engine.commands.base import Command
 from engine.commands.grouping import DROPPED_MAX
+from engine.commands.weir_commands import AddEach
 from engine.entries import body
 from engine.replies import Added, GroupRead, PendingSummary
 from engine.storage.memory import MemoryStorage
 from tests.engine.clocks import HandClock, settle
 
 BODY = body([("a", b"1")])
-READ = XReadGroup(group="g", consumer="c", streams=[("s", Cursor.NEW)], block_ms=60_000)
-ADD = XAdd(stream="s", bodies=[BODY])
+READ = types.XReadGroup(group="g", consumer="c", streams=[("s", types.Cursor.NEW)], block_ms=60_000)
+ADD = types.XAdd(stream="s", bodies=[BODY])
 
 
 async def opened(fsync: Fsync = "everysec") -> Engine:
     engine = Engine.open(MemoryStorage(), clock=HandClock(1_000), fsync=fsync)
     await engine.start()
-    await ask(engine, Call([XGroupCreate(stream="s", group="g", start=0, mkstream=True)], synced=True))
+    await ask(engine, Call([types.XGroupCreate(stream="s", group="g", start=0, mkstream=True)], synced=True))
     return engine
 
 
@@ -74,12 +65,12 @@ async def test_what_may_leave_now_is_returned_and_the_rest_comes_later(how: How)
     """Each call is answered once, one way or the other."""
     engine = await opened("always")
     answers = Answers(engine)
-    assert answers.send(XLen(stream="s"), how=how) == [0]
+    assert answers.send(types.XLen(stream="s"), how=how) == [0]
     assert answers.send(ADD, how=how) is None
     await answers.come()
     [[added]] = answers
     assert isinstance(added, Added)
-    assert answers.send(XLen(stream="s"), how=how) == [1]
+    assert answers.send(types.XLen(stream="s"), how=how) == [1]
     await settle()
     assert len(answers) == 1
     await engine.close()
@@ -89,7 +80,7 @@ async def test_what_is_found_is_known_before_it_may_leave() -> None:
     """So that a door holds what the reply takes; not where it leaves at once."""
     engine = await opened("always")
     answers, ran = Answers(engine), list[Replies]()
-    answers.send(XLen(stream="s"), on_run=ran.append)
+    answers.send(types.XLen(stream="s"), on_run=ran.append)
     assert ran == []
     answers.send(ADD, on_run=ran.append)
     assert isinstance(ran[0][0], Added)
@@ -118,7 +109,7 @@ async def test_a_refusal_is_returned_and_raised_where_it_is_awaited(how: How) ->
 async def test_a_refusal_within_a_turn_is_no_refusal_of_the_whole() -> None:
     """Also where the turn has one command."""
     engine = await opened()
-    missing = XGroupCreate(stream="missing", group="g", start=0)
+    missing = types.XGroupCreate(stream="missing", group="g", start=0)
     assert codes(await ask(engine, Call([missing], How.TOGETHER))) == ["no_stream"]
     await engine.close()
 
@@ -127,9 +118,9 @@ async def test_together_of_one_is_not_alone() -> None:
     """Alone a large consumer is removed in several turns; in one turn it is refused, with nothing done."""
     engine = await opened()
     await ask(engine, Call([AddEach(stream="s", bodies=[BODY] * (DROPPED_MAX + 1))]))
-    read = XReadGroup(group="g", consumer="c", streams=[("s", Cursor.NEW)])
+    read = types.XReadGroup(group="g", consumer="c", streams=[("s", types.Cursor.NEW)])
     await ask(engine, Call([read, read], How.EACH))
-    remove = XGroupDelConsumer(stream="s", group="g", consumer="c")
+    remove = types.XGroupDelConsumer(stream="s", group="g", consumer="c")
     refused = await ask(engine, Call([remove], How.TOGETHER))
     assert [isinstance(reply, EngineError) for reply in refused] == [True]
     answers = Answers(engine)
@@ -144,10 +135,10 @@ async def test_what_goes_on_later_is_no_task(how: How) -> None:
     """A command of several turns is answered in the cycle of the last one."""
     engine = await opened()
     await ask(engine, Call([AddEach(stream="s", bodies=[BODY] * (DROPPED_MAX + 1))]))
-    read = XReadGroup(group="g", consumer="c", streams=[("s", Cursor.NEW)])
+    read = types.XReadGroup(group="g", consumer="c", streams=[("s", types.Cursor.NEW)])
     await ask(engine, Call([read, read], How.EACH))
     answers, tasks = Answers(engine), asyncio.all_tasks()
-    assert answers.send(XGroupDelConsumer(stream="s", group="g", consumer="c"), how=how) is None
+    assert answers.send(types.XGroupDelConsumer(stream="s", group="g", consumer="c"), how=how) is None
     assert asyncio.all_tasks() == tasks
     await answers.come()
     assert answers == [[DROPPED_MAX + 1]]
@@ -167,9 +158,9 @@ async def test_a_fault_is_internal_and_names_its_origin(monkeypatch: pytest.Monk
     def fail(*_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(XLen, "depends_on", fail)
+    monkeypatch.setattr(types.XLen, "depends_on", fail)
     answers = Answers(engine)
-    assert codes(answers.send(XLen(stream="s"), how=how, origin="req_1")) == ["internal"]
+    assert codes(answers.send(types.XLen(stream="s"), how=how, origin="req_1")) == ["internal"]
     [fault] = reported
     assert isinstance(fault["exception"], ZeroDivisionError)
     assert fault["origin"] == "req_1"
@@ -186,7 +177,7 @@ async def test_a_fault_of_a_read_comes_as_its_answer(monkeypatch: pytest.MonkeyP
     def fail(*_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(XReadGroup, "entry_bytes", fail)
+    monkeypatch.setattr(types.XReadGroup, "entry_bytes", fail)
     answers = Answers(engine)
     answers.send(READ, waits=ReadHandle(), origin="req_2")
     await settle()
@@ -265,7 +256,7 @@ async def test_cancelled_behind_its_answer_it_gives_back() -> None:
     engine.send(Call([ADD]), lambda _: None)
     await answers.come()
     handle.cancel()
-    pending = await ask_one(engine, Call([XPending(stream="s", group="g")]))
+    pending = await ask_one(engine, Call([types.XPending(stream="s", group="g")]))
     assert isinstance(pending, PendingSummary)
     assert pending.count == 0
     await engine.close()
@@ -288,7 +279,7 @@ async def test_alone_a_read_does_not_wait_unless_it_has_a_handle() -> None:
     engine = await opened()
     answers = Answers(engine)
     for how in How:
-        replies = answers.send(XRead(streams=[("s", 0)], block_ms=1_000), how=how)
+        replies = answers.send(types.XRead(streams=[("s", 0)], block_ms=1_000), how=how)
         assert replies is not None
     assert engine.waiting == 0
     await engine.close()

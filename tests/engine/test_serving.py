@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from engine.commands import Cursor, XAdd, XGroupCreate, XRead, XReadGroup
 from engine.commands.base import Command
 from engine.commands.execution import Blocked, execute
+from engine.commands.types import Cursor, XAdd, XGroupCreate, XRead, XReadGroup
 from engine.keyspace import Keyspace
 from engine.runtime.wake_queue import ANSWERED_AT_ONCE_MAX, WakeQueue
 from engine.waiters import Waiter, Waiters

@@ -14,10 +14,13 @@ from typing import Final
 import pytest
 
 from engine import entries
-from engine.commands import EnsureGroup, XAdd
 from engine.commands.execution import execute
+from engine.commands.types import XAdd
+from engine.commands.weir_commands import EnsureGroup
 from engine.keyspace import Caps, Keyspace
-from engine.records import CreateStream, RemoveStream, RenameStream, encode, replay, snapshot
+from engine.records.changes import CreateStream, RemoveStream, RenameStream
+from engine.records.payload import encode, replay
+from engine.records.snapshot import snapshot
 
 COUNT: Final = 2_000
 # Bytes that the interpreter asks for, a stream with a name of 16 characters and an entry of 63: some 30 less

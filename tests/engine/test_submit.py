@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from engine import Engine, EngineError, Fsync
-from engine.commands import Cursor, XAdd, XGroupCreate, XInfoConsumers, XLen, XRead, XReadGroup
 from engine.commands.execution import execute
+from engine.commands.types import Cursor, XAdd, XGroupCreate, XInfoConsumers, XLen, XRead, XReadGroup
 from engine.keyspace import Keyspace
 from engine.replies import Added, ConsumerInfo, GroupRead, Reply
 from engine.storage.memory import MemoryStorage

@@ -6,20 +6,9 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from engine import Caps, Engine, EngineError, ids
-from engine.commands import (
-    AddEach,
-    Command,
-    Cursor,
-    Trim,
-    XAdd,
-    XDel,
-    XGroupCreate,
-    XLen,
-    XRead,
-    XReadGroup,
-    XSetId,
-    XTrim,
-)
+from engine.commands import types
+from engine.commands.base import Command
+from engine.commands.weir_commands import AddEach
 from engine.entries import body
 from engine.replies import Added, GroupRead, Reply, StreamsRead
 from engine.storage.memory import MemoryStorage
@@ -46,11 +35,11 @@ async def test_replies_come_in_order_and_a_refusal_stands_for_its_command_alone(
     engine = await opened()
     missing, first, number, two, length = await each(
         engine,
-        XSetId(stream="s", last_id=5),
-        XAdd(stream="s", bodies=[BODY], ids=[ids.make(5, 1)]),
-        XLen(stream="s"),
+        types.XSetId(stream="s", last_id=5),
+        types.XAdd(stream="s", bodies=[BODY], ids=[ids.make(5, 1)]),
+        types.XLen(stream="s"),
         AddEach(stream="s", bodies=[BODY, BODY]),
-        XLen(stream="s"),
+        types.XLen(stream="s"),
     )
     assert isinstance(missing, EngineError)
     assert isinstance(first, Added)
@@ -65,27 +54,35 @@ async def test_they_are_one_frame() -> None:
     """A thousand small changes cost one record of the log's format around them, not a thousand."""
     engine = await opened()
     before = engine.recovery.frames
-    await each(engine, *[XAdd(stream="s", bodies=[BODY]) for _ in range(1_000)])
+    await each(engine, *[types.XAdd(stream="s", bodies=[BODY]) for _ in range(1_000)])
     await engine.close()
     again = Engine.open(engine._storage, clock=HandClock(1_000))  # noqa: SLF001 - the same files
     assert again.recovery.frames - before < 10
     await again.start()
-    assert await reply_to(again, XLen(stream="s")) == 1_000
+    assert await reply_to(again, types.XLen(stream="s")) == 1_000
     await again.close()
 
 
 async def test_a_blocked_read_comes_between_two_commands() -> None:
     """It gets the entry that the next command of the run removes."""
     engine = await opened()
-    await reply_to(engine, XGroupCreate(stream="s", group="g", start=0, mkstream=True))
-    tail = asyncio.ensure_future(reply_to(engine, XRead(streams=[("s", Cursor.LATEST)], block_ms=9_000)))
+    await reply_to(engine, types.XGroupCreate(stream="s", group="g", start=0, mkstream=True))
+    tail = asyncio.ensure_future(
+        reply_to(engine, types.XRead(streams=[("s", types.Cursor.LATEST)], block_ms=9_000))
+    )
     worker = asyncio.ensure_future(
-        reply_to(engine, XReadGroup(group="g", consumer="c", streams=[("s", Cursor.NEW)], block_ms=9_000))
+        reply_to(
+            engine,
+            types.XReadGroup(group="g", consumer="c", streams=[("s", types.Cursor.NEW)], block_ms=9_000),
+        )
     )
     await asyncio.sleep(0)
     entry = ids.make(7, 0)
     added, gone, left = await each(
-        engine, XAdd(stream="s", bodies=[BODY], ids=[entry]), XDel(stream="s", ids=[entry]), XLen(stream="s")
+        engine,
+        types.XAdd(stream="s", bodies=[BODY], ids=[entry]),
+        types.XDel(stream="s", ids=[entry]),
+        types.XLen(stream="s"),
     )
     assert isinstance(added, Added)
     assert (gone, left) == (1, 0)
@@ -101,10 +98,10 @@ async def test_a_blocked_read_comes_between_two_commands() -> None:
 async def test_a_command_of_several_turns_is_finished_before_the_next() -> None:
     """A long trim among others: what comes behind it sees its result."""
     engine = await opened()
-    await reply_to(engine, XAdd(stream="s", bodies=[BODY] * 30_000))
-    trim = Trim(minid=ids.ID_MAX)
+    await reply_to(engine, types.XAdd(stream="s", bodies=[BODY] * 30_000))
+    trim = types.Trim(minid=ids.ID_MAX)
     trimmed, length, added = await each(
-        engine, XTrim(stream="s", trim=trim), XLen(stream="s"), AddEach(stream="s", bodies=[BODY])
+        engine, types.XTrim(stream="s", trim=trim), types.XLen(stream="s"), AddEach(stream="s", bodies=[BODY])
     )
     assert not isinstance(trimmed, EngineError)
     assert length == 0
@@ -119,7 +116,9 @@ async def test_a_run_lets_others_in_when_its_time_is_over() -> None:
     engine = Engine.open(MemoryStorage(), clock=clock, fsync="no")
     await engine.start()
     clock.ticking_s = 0.001
-    run = asyncio.ensure_future(each(engine, *[XAdd(stream=f"s{at}", bodies=[BODY]) for at in range(50)]))
+    run = asyncio.ensure_future(
+        each(engine, *[types.XAdd(stream=f"s{at}", bodies=[BODY]) for at in range(50)])
+    )
     seen = []
     while not run.done():
         await asyncio.sleep(0)
@@ -137,7 +136,7 @@ async def test_of_many_long_runs_one_goes_on_in_a_cycle() -> None:
     engine = Engine.open(MemoryStorage(), clock=clock, fsync="no")
     await engine.start()
     clock.ticking_s = 0.001
-    lengths = [XLen(stream="s")] * 20
+    lengths = [types.XLen(stream="s")] * 20
     runs = [asyncio.ensure_future(each(engine, *lengths)) for _ in range(20)]
     await asyncio.sleep(0)
     seen = [clock.monotonic()]
@@ -153,8 +152,8 @@ async def test_of_many_long_runs_one_goes_on_in_a_cycle() -> None:
 async def test_the_last_ids_are_given_and_then_there_are_none() -> None:
     """Of three entries the first two have an ID; afterwards none has."""
     engine = await opened()
-    await reply_to(engine, XGroupCreate(stream="s", group="g", start=0, mkstream=True))
-    await reply_to(engine, XSetId(stream="s", last_id=ids.ID_MAX - 2))
+    await reply_to(engine, types.XGroupCreate(stream="s", group="g", start=0, mkstream=True))
+    await reply_to(engine, types.XSetId(stream="s", last_id=ids.ID_MAX - 2))
     added, none = await each(
         engine, AddEach(stream="s", bodies=[BODY] * 3), AddEach(stream="s", bodies=[BODY])
     )
@@ -170,10 +169,10 @@ async def test_a_log_that_fails_refuses_all_of_them() -> None:
     storage = MemoryStorage()
     engine = await opened(storage)
     storage.fail("sync", errno.EIO)
-    found = await each(engine, AddEach(stream="s", bodies=[BODY]), XLen(stream="s"))
+    found = await each(engine, AddEach(stream="s", bodies=[BODY]), types.XLen(stream="s"))
     assert [reply.code for reply in found if isinstance(reply, EngineError)] == ["storage_failed"] * 2
     assert [
-        reply.code for reply in await each(engine, XLen(stream="s")) if isinstance(reply, EngineError)
+        reply.code for reply in await each(engine, types.XLen(stream="s")) if isinstance(reply, EngineError)
     ] == ["storage_failed"]
     await engine.close()
 
@@ -184,10 +183,10 @@ async def test_where_memory_is_full_reads_go_on() -> None:
     await engine.start()
     number = 0
     while not engine.memory.is_full:
-        await reply_to(engine, XAdd(stream="s", bodies=[BODY]))
+        await reply_to(engine, types.XAdd(stream="s", bodies=[BODY]))
         number += 1
     length, refused, again = await each(
-        engine, XLen(stream="s"), AddEach(stream="s", bodies=[BODY]), XLen(stream="s")
+        engine, types.XLen(stream="s"), AddEach(stream="s", bodies=[BODY]), types.XLen(stream="s")
     )
     assert (length, again) == (number, number)
     assert isinstance(refused, EngineError)

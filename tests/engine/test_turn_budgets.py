@@ -9,41 +9,24 @@ from collections.abc import Sequence
 import pytest
 
 from engine import EngineError, entries
-from engine.commands import (
-    Copy,
-    Cursor,
-    ListStreams,
-    XAck,
-    XAdd,
-    XAutoClaim,
-    XGroupCreate,
-    XInfoConsumers,
-    XInfoGroups,
-    XInfoStreamFull,
-    XPending,
-    XRange,
-    XRead,
-    XReadGroup,
-    execution,
-    turn,
-)
+from engine.commands import execution, turn, types
 from engine.commands.base import Command
 from engine.commands.execution import execute_all
 from engine.replies import Entries, GroupRead, Reply, StreamsRead
 from tests.engine.house import House, id_of
 
 BODY = entries.body([("a", "1")])
-ALL = XRange(stream="s", start=0, end=id_of("9-0"))
-BACKWARDS = XRange(stream="s", start=0, end=id_of("9-0"), reverse=True)
+ALL = types.XRange(stream="s", start=0, end=id_of("9-0"))
+BACKWARDS = types.XRange(stream="s", start=0, end=id_of("9-0"), reverse=True)
 
 LONG_TOGETHER: dict[str, Command] = {
-    "XINFO GROUPS": XInfoGroups(stream="s"),
-    "XINFO CONSUMERS": XInfoConsumers(stream="s", group="g"),
-    "XINFO STREAM FULL": XInfoStreamFull(stream="s"),
-    "XPENDING": XPending(stream="s", group="g"),
-    "XAUTOCLAIM": XAutoClaim(stream="s", group="g", consumer="d", min_idle_ms=9, start=0),
-    "KEYS": ListStreams(),
-    "COPY": Copy(stream="s", target="t"),
+    "XINFO GROUPS": types.XInfoGroups(stream="s"),
+    "XINFO CONSUMERS": types.XInfoConsumers(stream="s", group="g"),
+    "XINFO STREAM FULL": types.XInfoStreamFull(stream="s"),
+    "XPENDING": types.XPending(stream="s", group="g"),
+    "XAUTOCLAIM": types.XAutoClaim(stream="s", group="g", consumer="d", min_idle_ms=9, start=0),
+    "KEYS": types.ListStreams(),
+    "COPY": types.Copy(stream="s", target="t"),
 }
 
 
@@ -51,9 +34,9 @@ LONG_TOGETHER: dict[str, Command] = {
 def house() -> House:
     """A stream of 5-0, 5-1 … 5-8, and groups that have read nothing."""
     house = House()
-    house.run(XAdd(stream="s", bodies=[BODY] * 9, ids=[id_of(f"5-{number}") for number in range(9)]))
+    house.run(types.XAdd(stream="s", bodies=[BODY] * 9, ids=[id_of(f"5-{number}") for number in range(9)]))
     for group in ("g", "h"):
-        house.run(XGroupCreate(stream="s", group=group, start=0))
+        house.run(types.XGroupCreate(stream="s", group=group, start=0))
     return house
 
 
@@ -75,7 +58,7 @@ def number_of(reply: object) -> int:
 def test_reads_share_the_entries_of_a_turn(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each may give one; a read of its own has all of them again. Backwards an entry counts four times."""
     monkeypatch.setattr(turn, "TURN_ENTRIES_MAX", 12)
-    read = XRead(streams=[("s", 0)])
+    read = types.XRead(streams=[("s", 0)])
     assert [number_of(reply) for reply in together(house, ALL, read, ALL)] == [9, 3, 1]
     assert [number_of(reply) for reply in together(house, BACKWARDS, read)] == [3, 1]
     assert [number_of(house.run(ALL)), number_of(house.run(BACKWARDS))] == [9, 3]
@@ -88,7 +71,7 @@ def test_reads_share_the_bytes_of_a_turn(house: House, monkeypatch: pytest.Monke
     """Where they have a limit of their own; the next one may give one entry."""
     size = sum(map(len, house.of(Entries, ALL).parts)) // 9
     monkeypatch.setattr(turn, "TURN_READ_BYTES_MAX", 11 * (size + 1))
-    bounded = XRange(stream="s", start=0, end=id_of("9-0"), bytes_max=1 << 20)
+    bounded = types.XRange(stream="s", start=0, end=id_of("9-0"), bytes_max=1 << 20)
     found = [number_of(reply) for reply in together(house, bounded, bounded, bounded, ALL)]
     assert found[0] == 9
     assert found[1] in (2, 3)
@@ -98,7 +81,9 @@ def test_reads_share_the_bytes_of_a_turn(house: House, monkeypatch: pytest.Monke
 def test_groups_share_the_new_entries_of_a_turn(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is not delivered is the next read's."""
     monkeypatch.setattr(turn, "TURN_IDS_MAX", 11)
-    reads = [XReadGroup(group=group, consumer="c", streams=[("s", Cursor.NEW)]) for group in ("g", "h")]
+    reads = [
+        types.XReadGroup(group=group, consumer="c", streams=[("s", types.Cursor.NEW)]) for group in ("g", "h")
+    ]
     assert [number_of(reply) for reply in together(house, *reads, *reads)] == [9, 2, 0, 1]
     assert number_of(house.run(reads[1])) == 6
     house.keyspace.check()
@@ -110,25 +95,27 @@ def test_commands_share_the_ids_that_they_name(
 ) -> None:
     """The first may name more; one that goes beyond has changed nothing."""
     monkeypatch.setattr(turn, "TURN_IDS_MAX", 9)
-    house.run(XReadGroup(group="g", consumer="c", streams=[("s", Cursor.NEW)]))
+    house.run(types.XReadGroup(group="g", consumer="c", streams=[("s", types.Cursor.NEW)]))
     found = [id_of(f"5-{number}") for number in range(9)]
     replies = together(
         house,
-        XAck(stream="s", group="g", ids=found[:4]),
-        XAck(stream="s", group="g", ids=found[:second]),
+        types.XAck(stream="s", group="g", ids=found[:4]),
+        types.XAck(stream="s", group="g", ids=found[:second]),
     )
     assert replies[0] == 4
     assert isinstance(replies[1], EngineError) == is_refused
     assert len(house.key("s").groups["g"].pending) == (5 if is_refused else 9 - max(4, second))
     monkeypatch.setattr(turn, "TURN_IDS_MAX", 3)
-    assert house.run(XAck(stream="s", group="g", ids=found)) == (5 if is_refused else 9 - max(4, second))
+    assert house.run(types.XAck(stream="s", group="g", ids=found)) == (
+        5 if is_refused else 9 - max(4, second)
+    )
 
 
 def test_a_transaction_that_would_take_too_long_is_not_run(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What its commands take is added up before the first of them; one alone, and as many as may, run."""
-    add, look = XAdd(stream="new", bodies=[BODY]), XInfoGroups(stream="s")
+    add, look = types.XAdd(stream="new", bodies=[BODY]), types.XInfoGroups(stream="s")
     monkeypatch.setattr(
         execution, "TURN_WORK_US_MAX", add.work_us(house.keyspace) + look.work_us(house.keyspace)
     )
@@ -148,7 +135,9 @@ def test_rows_of_many_count_for_a_transaction(replies: str, house: House) -> Non
     command = LONG_TOGETHER[replies]
     before = command.work_us(house.keyspace)
     for number in range(100):
-        house.run(XGroupCreate(stream="s", group=f"g{number}", start=0))
-        house.run(XReadGroup(group="g", consumer=f"c{number}", streams=[("s", Cursor.NEW)], count=1))
-        house.run(XAdd(stream=f"s{number}", bodies=[BODY]))
+        house.run(types.XGroupCreate(stream="s", group=f"g{number}", start=0))
+        house.run(
+            types.XReadGroup(group="g", consumer=f"c{number}", streams=[("s", types.Cursor.NEW)], count=1)
+        )
+        house.run(types.XAdd(stream=f"s{number}", bodies=[BODY]))
     assert command.work_us(house.keyspace) > before

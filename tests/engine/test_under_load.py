@@ -7,9 +7,8 @@ import weakref
 import pytest
 
 from engine import EngineError, entries
-from engine.commands import XAdd, XLen, XSetId
 from engine.commands.execution import Blocked
-from engine.commands.types import XRead
+from engine.commands.types import XAdd, XLen, XRead, XSetId
 from engine.storage.memory import MemoryStorage
 from engine.waiters import Waiter, Waiters
 from tests.engine.asking import reply_to, submit

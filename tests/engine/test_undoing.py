@@ -8,19 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine import ids
-from engine.commands import Cursor, Undo, XReadGroup
+from engine.commands.types import Cursor, XReadGroup
+from engine.commands.weir_commands import Undo
 from engine.read_handle import taking_back
-from engine.records import (
-    MoveGroup,
-    Own,
-    Record,
-    Release,
-    RemoveConsumer,
-    RemoveGroup,
-    RemoveStream,
-    Settle,
-    decode,
-)
+from engine.record import Record
+from engine.records.changes import MoveGroup, Own, Release, RemoveConsumer, RemoveGroup, RemoveStream, Settle
+from engine.records.payload import decode
 from engine.replies import GroupRead
 from tests.engine.house import state
 from tests.engine.world import Word, World

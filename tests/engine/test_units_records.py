@@ -13,23 +13,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine import entries, records
+from engine import entries
 from engine.keyspace import Keyspace
 from engine.nodes import Text
 from engine.parts import closing, durable, keeping, schedules
-from engine.records import (
-    KINDS,
-    Append,
-    Cut,
-    NewerRecordError,
-    Record,
-    Remove,
-    RestoreOpenNode,
-    decode,
-    encode,
-    replay,
-    snapshot,
-)
+from engine.record import Record
+from engine.records import changes, restored
+from engine.records.durable import ForkStored, ForkStream, NoteFork, RestoreHidden
+from engine.records.payload import KINDS, NewerRecordError, decode, encode, replay
+from engine.records.snapshot import snapshot
 from tests.engine.images import image
 from tests.engine.world import World
 
@@ -45,71 +37,73 @@ PACKED: Final = bytes.fromhex(
     "5d76c606832abb9ff5f6d4a50b3c985c4e4940063285596729229d75079f0102006016858a2a03"
 )
 SAMPLES: Final[list[Record]] = [
-    records.CreateStream("orders", "0123456789abcdef", 100, 101),
-    records.RemoveStream("orders"),
-    records.RemoveAll(),
-    records.Regenerate(b"sixteen bytes of"),
-    records.SetMetadata("token:a", b'{"id":"a"}'),
-    Append("orders", TEXTS, [FIRST, SECOND]),
-    Cut("orders", SECOND),
-    Remove("orders", [FIRST, SECOND], tombstone=True),
-    records.SetCounters("orders", SECOND, 7, FIRST),
+    changes.CreateStream("orders", "0123456789abcdef", 100, 101),
+    changes.RemoveStream("orders"),
+    changes.RemoveAll(),
+    changes.Regenerate(b"sixteen bytes of"),
+    changes.SetMetadata("token:a", b'{"id":"a"}'),
+    changes.Append("orders", TEXTS, [FIRST, SECOND]),
+    changes.Cut("orders", SECOND),
+    changes.Remove("orders", [FIRST, SECOND], tombstone=True),
+    changes.SetCounters("orders", SECOND, 7, FIRST),
     keeping.Describe("orders", 10, None, 1 << 40, True, False, FIRST),  # noqa: FBT003 - a record's fields
-    records.SetLifetime("orders", 1_700_000_000_000),
-    records.RenameStream("orders", "bills", "0123456789abcdef"),
+    changes.SetLifetime("orders", 1_700_000_000_000),
+    changes.RenameStream("orders", "bills", "0123456789abcdef"),
     closing.CloseStream("orders", 1_700_000_000_000, "done"),
     schedules.PutSchedule(
         "orders", "größe", b',"fields":{"a":"1"}}', '{"every_ms":1000}', 1_700_000_000_000, 3
     ),
     schedules.DropSchedule("orders", "größe"),
-    records.CopyStream("bills", "orders", "0123456789abcdef"),
-    records.CreateGroup("orders", "größe", FIRST, None),
-    records.MoveGroup("orders", "g", SECOND, 2),
-    records.RemoveGroup("orders", "g"),
-    records.CreateConsumer("orders", "g", "a", 1_700_000_000_000),
-    records.RemoveConsumer("orders", "g", "a"),
-    records.SeeConsumer("orders", "g", "a", 1_700_000_000_000, -1),
-    records.Own("orders", "g", "a", [FIRST, SECOND], 1_700_000_000_000, [1, (1 << 63) - 1]),
-    records.Release("orders", "g", [FIRST], [0]),
-    records.Defer("orders", "g", [FIRST, SECOND], 1_700_000_000_000, [0, 3]),
-    records.Settle("orders", "g", [FIRST, SECOND]),
-    records.RememberProducerKey("orders", b"\x00\xff", b"key", FIRST),
-    records.RepeatProducerKey("orders"),
-    records.ConfigureProducerKeys("orders", 86_400, 10_000),
-    records.ForgetProducerKeys("orders", b"\x00\xff", 3),
-    records.ForgetAnswers("orders", 3),
-    records.RememberAnswer("orders", "key", b"digest", [FIRST, SECOND], 1_700_000_000_000),
-    records.PublishChunk("job", 2, 3, b'{"answer":1}'),
-    records.Configure("stream-node-max-entries", 50),
-    records.SetPolicy("orders", "g", "dead", 5, None, 60_000),
-    records.LimitAge("orders", "g", 60_000),
-    records.PauseGroup("orders", "g", True),  # noqa: FBT003 - a record's field
-    records.RememberPublish(
+    changes.CopyStream("bills", "orders", "0123456789abcdef"),
+    changes.CreateGroup("orders", "größe", FIRST, None),
+    changes.MoveGroup("orders", "g", SECOND, 2),
+    changes.RemoveGroup("orders", "g"),
+    changes.CreateConsumer("orders", "g", "a", 1_700_000_000_000),
+    changes.RemoveConsumer("orders", "g", "a"),
+    changes.SeeConsumer("orders", "g", "a", 1_700_000_000_000, -1),
+    changes.Own("orders", "g", "a", [FIRST, SECOND], 1_700_000_000_000, [1, (1 << 63) - 1]),
+    changes.Release("orders", "g", [FIRST], [0]),
+    changes.Defer("orders", "g", [FIRST, SECOND], 1_700_000_000_000, [0, 3]),
+    changes.Settle("orders", "g", [FIRST, SECOND]),
+    changes.RememberProducerKey("orders", b"\x00\xff", b"key", FIRST),
+    changes.RepeatProducerKey("orders"),
+    changes.ConfigureProducerKeys("orders", 86_400, 10_000),
+    changes.ForgetProducerKeys("orders", b"\x00\xff", 3),
+    changes.ForgetAnswers("orders", 3),
+    changes.RememberAnswer("orders", "key", b"digest", [FIRST, SECOND], 1_700_000_000_000),
+    changes.PublishChunk("job", 2, 3, b'{"answer":1}'),
+    changes.Configure("stream-node-max-entries", 50),
+    changes.SetPolicy("orders", "g", "dead", 5, None, 60_000),
+    changes.LimitAge("orders", "g", 60_000),
+    changes.PauseGroup("orders", "g", True),  # noqa: FBT003 - a record's field
+    changes.RememberPublish(
         "key", b"digest", ["orders", "other"], [1, 1], [FIRST, SECOND], 1_700_000_000_000
     ),
     durable.SetMedia("orders", "text/plain", 60_000, b"config"),
     durable.SetWriterSeq("orders", b"0042"),
     durable.SetOrigins("orders", ["0123456789abcdef", "fedcba9876543210"], [SECOND, FIRST]),
-    records.ForkStream("orders", "bills", SECOND, "0123456789abcdef"),
-    records.ForkStored("orders", "bills", SECOND, "0123456789abcdef", [b'{"id":"1-0","fields":{}}']),
-    records.NoteFork("orders", "bills"),
-    records.RestoreHidden("bills"),
+    ForkStream("orders", "bills", SECOND, "0123456789abcdef"),
+    ForkStored("orders", "bills", SECOND, "0123456789abcdef", [b'{"id":"1-0","fields":{}}']),
+    NoteFork("orders", "bills"),
+    RestoreHidden("bills"),
     durable.AdvanceProducer("orders", "größe", 2, 3, 1_700_000_000_000),
     durable.AdvanceProducers("orders", ["größe", "b"], [2, 0], [3, 1], 1_700_000_000_000),
-    records.RestoreStream("orders", "0123456789abcdef", FIRST, SECOND, SECOND, 1, FIRST, 9, (100, 101, 2, 1)),
-    records.RestoreForgotten("orders", SECOND),
-    records.RestorePrevious("orders", "0123456789abcdef", SECOND),
+    restored.RestoreStream(
+        "orders", "0123456789abcdef", FIRST, SECOND, SECOND, 1, FIRST, 9, (100, 101, 2, 1)
+    ),
+    restored.RestoreForgotten("orders", SECOND),
+    restored.RestorePrevious("orders", "0123456789abcdef", SECOND),
     keeping.RestoreDeleted("orders", [FIRST, SECOND]),
-    records.RestoreNode("orders", FIRST, SECOND, 3, 2, b"\x01", PACKED),
-    RestoreOpenNode("orders", TEXTS, [FIRST, SECOND], b""),
-    records.RestoreConsumer("orders", "g", "a", 1_700_000_000_000, 1_700_000_000_001),
-    records.RestorePending("orders", "g", [SECOND, FIRST], [None, "a"], [0, 1_700_000_000_000], [0, 1]),
-    records.RestoreDeferred("orders", "g", [SECOND, FIRST], [1, 1_700_000_000_000], [0, 3]),
-    records.RestoreProducerKey("orders", b"p", b"\xff", SECOND),
-    records.CutStored("orders", SECOND, b"left"),
-    records.RemoveStored("orders", [FIRST, SECOND], tombstone=False, left=b"left"),
-    records.Stored("orders", FIRST, SECOND, 3, 1 << 20, 4096, 0xFFFFFFFF, 2, 1, 89, 88, FIRST, SECOND),
-    records.RestoreRun(
+    restored.RestoreNode("orders", FIRST, SECOND, 3, 2, b"\x01", PACKED),
+    restored.RestoreOpenNode("orders", TEXTS, [FIRST, SECOND], b""),
+    restored.RestoreConsumer("orders", "g", "a", 1_700_000_000_000, 1_700_000_000_001),
+    restored.RestorePending("orders", "g", [SECOND, FIRST], [None, "a"], [0, 1_700_000_000_000], [0, 1]),
+    restored.RestoreDeferred("orders", "g", [SECOND, FIRST], [1, 1_700_000_000_000], [0, 3]),
+    restored.RestoreProducerKey("orders", b"p", b"\xff", SECOND),
+    changes.CutStored("orders", SECOND, b"left"),
+    changes.RemoveStored("orders", [FIRST, SECOND], tombstone=False, left=b"left"),
+    changes.Stored("orders", FIRST, SECOND, 3, 1 << 20, 4096, 0xFFFFFFFF, 2, 1, 89, 88, FIRST, SECOND),
+    restored.RestoreRun(
         "orders", FIRST, SECOND + 2, 3, 0, 4096, 1, 4, 2, 1, 89, 88, FIRST, SECOND + 1, FIRST, [SECOND]
     ),
 ]
@@ -166,11 +160,11 @@ def test_ids_of_entries_are_not_written_twice(steps: list[int], tombstone: bool)
         last += 1 + step
         ids_given.append(last)
     texts = [entries.encode(each, entries.body([("a", "1")])) for each in ids_given]
-    (append,) = decode(encode([Append("s", texts, ids_given)]))
-    assert isinstance(append, Append)
+    (append,) = decode(encode([changes.Append("s", texts, ids_given)]))
+    assert isinstance(append, changes.Append)
     assert (list(append.ids), list(append.texts)) == (ids_given, texts)
-    (removal,) = decode(encode([Remove("s", ids_given, tombstone)]))
-    assert removal == Remove("s", ids_given, tombstone)
+    (removal,) = decode(encode([changes.Remove("s", ids_given, tombstone)]))
+    assert removal == changes.Remove("s", ids_given, tombstone)
 
 
 def rich_world() -> World:
@@ -197,10 +191,10 @@ def test_a_snapshot_leaves_nothing_out() -> None:
     """Log, snapshot, and the snapshot of the snapshot give one state and one answer."""
     world = rich_world()
     world.check()
-    restored = Keyspace()
-    replay(restored, encode(list(snapshot(world.keyspace))))
-    assert image(restored) == image(world.keyspace)
-    stream = restored.keys["s"].stream
+    again = Keyspace()
+    replay(again, encode(list(snapshot(world.keyspace))))
+    assert image(again) == image(world.keyspace)
+    stream = again.keys["s"].stream
     assert (stream.removed_upto, stream.max_deleted_id) == (3 << 64, 8 << 64)
 
 
@@ -211,6 +205,6 @@ def test_a_snapshot_is_in_bounded_records() -> None:
     for number in range(1, 1101):
         world.call("XADD", "s", f"{number}-0", "a", "1")
     world.read("g", "a", "s")
-    lengths = [len(one.ids) for one in snapshot(world.keyspace) if isinstance(one, records.RestorePending)]
+    lengths = [len(one.ids) for one in snapshot(world.keyspace) if isinstance(one, restored.RestorePending)]
     assert lengths == [512, 512, 76]
     world.check()

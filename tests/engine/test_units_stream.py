@@ -15,7 +15,7 @@ from engine import entries, ids
 from engine.dedup import IdempotencyTable
 from engine.keyspace import Key, Keyspace
 from engine.nodes import SealedNode, Text
-from engine.records import SetCounters
+from engine.records.changes import SetCounters
 from engine.rows import StoredTexts
 from engine.sealed import UNPACKED_NODES
 from engine.stream import NodeLimits, Stream

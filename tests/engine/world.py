@@ -8,10 +8,13 @@ from collections.abc import Sequence
 
 from app.redis import Resp, parse
 from engine import EngineError
-from engine.commands import Command
+from engine.commands.base import Command
 from engine.commands.execution import Blocked, Execution, Turn, Unfinished, execute, execute_all
 from engine.keyspace import Keyspace
-from engine.records import Record, RemoveStream, decode, encode, replay, snapshot
+from engine.record import Record
+from engine.records.changes import RemoveStream
+from engine.records.payload import decode, encode, replay
+from engine.records.snapshot import snapshot
 from engine.replies import Reply
 from tests.engine.images import image
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from engine import entries
-from engine.commands import XAdd, XGroupCreate
+from engine.commands.types import XAdd, XGroupCreate
 from tests.app.ten_doors import LONG, Bench, opened
 from tests.app.test_concerns import test_a_concern_holds_at_each_door
 from tests.engine.asking import reply_to

@@ -14,16 +14,13 @@ from app.auth.grants import Grant
 from app.fronts.codec import codec_of, decode, encode
 from app.fronts.messages import (
     COMMANDS,
-    ENGINE_ONLY,
     pack_call,
     pack_replies,
     unpack_call,
     unpack_replies,
 )
 from engine import Call, EngineError, How, ReadHandle, Refused, errors, ids
-from engine.commands import Command
-from engine.commands.registry import RUN
-from engine.commands.storing import StoreRuns
+from engine.commands.base import Command
 from engine.replies import Reply
 
 integers = st.sampled_from([0, 1, -1, 255, (1 << 63) - 1, -(1 << 63), (1 << 64) - 1, 1 << 64, ids.ID_MAX])
@@ -80,11 +77,6 @@ def plain(value: Any) -> Any:
 
 def carried(packed: Any) -> Any:
     return decode(encode(packed))
-
-
-def test_every_command_that_a_front_may_send_can_be_carried() -> None:
-    """All that there are, but for those that the engine gives itself."""
-    assert {*COMMANDS, *ENGINE_ONLY} == {*RUN} - {StoreRuns}
 
 
 @pytest.mark.parametrize("kind", COMMANDS, ids=lambda kind: kind.__name__)

@@ -7,7 +7,7 @@ import pytest
 from app.main import App
 from app.settings import Settings
 from engine import Engine
-from engine.commands import CreateDurable
+from engine.commands.durable_commands import CreateDurable
 from tests.app.conftest import calling
 from tests.bounds import bounded
 from tests.engine.asking import reply_to

@@ -11,7 +11,7 @@ import pytest
 from app.fronts.messages import MessageKind
 from app.live.leases import ConsumerKey, ConsumerLease, ConsumerLeases
 from engine import Call, Engine, EngineError, ReadHandle, ask
-from engine.commands import Cursor, XAck, XAdd, XGroupCreate, XLen, XPending, XRead, XReadGroup
+from engine.commands.types import Cursor, XAck, XAdd, XGroupCreate, XLen, XPending, XRead, XReadGroup
 from engine.entries import body
 from engine.replies import Added, GroupRead, PendingSummary, Reply, StreamsRead
 from engine.storage.memory import MemoryStorage

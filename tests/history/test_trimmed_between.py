@@ -11,18 +11,10 @@ from app.archived.asking import Answered, Asked
 from app.archived.client import HistoryClient
 from app.archived.reaching import ReachingEngine
 from engine import Call, Done, Engine, EngineError, How, Reader, ReadHandle, Replies, SystemClock, ask, ids
-from engine.commands import (
-    Command,
-    DescribeDurable,
-    DescribeEdges,
-    Trim,
-    UpdateStream,
-    XAdd,
-    XInfoStream,
-    XRange,
-    XRead,
-    XTrim,
-)
+from engine.commands.base import Command
+from engine.commands.durable_commands import DescribeDurable
+from engine.commands.types import Trim, XAdd, XInfoStream, XRange, XRead, XTrim
+from engine.commands.weir_commands import DescribeEdges, UpdateStream
 from engine.replies import Entries, StreamInfo, StreamsRead
 from engine.storage.memory import MemoryStorage
 from history.service import History

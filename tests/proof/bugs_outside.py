@@ -77,7 +77,11 @@ OUTSIDE: Final[dict[str, tuple[Edit, str]]] = {
         "tests/app/test_redis_resp.py",
     ),
     "the COUNT of XAUTOCLAIM not bounded": (
-        Edit("app/redis/bounds.py", "if type(command) is XAutoClaim and", "if type(command) is XAdd and"),
+        Edit(
+            "app/redis/bounds.py",
+            "if type(command) is types.XAutoClaim and",
+            "if type(command) is types.XAdd and",
+        ),
         "tests/app/test_command_bounds.py",
     ),
     "an ID left out of base64": (

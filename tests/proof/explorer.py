@@ -10,13 +10,13 @@ from typing import Final
 
 from engine import Engine, EngineError, LogRefusedError, entries
 from engine.backup import referred_runs
-from engine.commands import XAdd
 from engine.commands.execution import execute
+from engine.commands.types import XAdd
 from engine.keyspace import Keyspace
 from engine.log import Log
 from engine.log.backup import back_up
 from engine.log.manifest import run_number
-from engine.records import encode
+from engine.records.payload import encode
 from engine.replies import Added
 from engine.storage.memory import MemoryStorage
 from tests.engine.clocks import HandClock

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from engine import EngineError, Fsync, entries
-from engine.commands import XAdd, XLen
+from engine.commands.types import XAdd, XLen
 from engine.log.manifest import run_number
 from engine.storage.memory import Fault
 from tests.engine.asking import reply_to

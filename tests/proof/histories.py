@@ -10,28 +10,12 @@ from typing import Final
 
 from app.redis import CommandRequest, parse
 from engine import entries, ids
-from engine.commands import (
-    AddScheduled,
-    AppendDurable,
-    CancelSchedule,
-    Close,
-    Command,
-    CreateDurable,
-    Delete,
-    EnsureGroup,
-    EnsureStream,
-    FireSchedule,
-    ForkPoint,
-    IdempotencyKey,
-    NewSchedule,
-    ProducerBatch,
-    Publish,
-    Retention,
-    SetSchedule,
-    UpdateGroup,
-    XAdd,
-)
-from engine.commands.types import NewId
+from engine.commands import schedule_commands
+from engine.commands.base import Command
+from engine.commands.durable_commands import AppendDurable, CreateDurable, ForkPoint, ProducerBatch
+from engine.commands.types import Delete, IdempotencyKey, NewId, XAdd
+from engine.commands.weir_commands import Close, EnsureGroup, EnsureStream, Publish, UpdateGroup
+from engine.parts.keeping import Retention
 from engine.recurrence import Rule
 
 STREAMS: Final = ("s", "t", "u")
@@ -205,18 +189,25 @@ class Clients:
         if kind == "set":
             count = self._chance.choice((None, 1, 3))
             rule = self._chance.choice((Rule(in_ms=700), Rule(every_ms=1_000, count=count)))
-            return SetSchedule(stream=stream, schedule=NewSchedule(name, body, rule))
+            return schedule_commands.SetSchedule(
+                stream=stream, schedule=schedule_commands.NewSchedule(name, body, rule)
+            )
         if kind == "later":
             rules = [Rule(in_ms=self._chance.choice((1, 300, 2_000))) for _ in range(3)]
-            later = [NewSchedule(f"{self._serial}-{at}", body, rule) for at, rule in enumerate(rules)]
-            return AddScheduled(stream=stream, later=later)
+            later = [
+                schedule_commands.NewSchedule(f"{self._serial}-{at}", body, rule)
+                for at, rule in enumerate(rules)
+            ]
+            return schedule_commands.AddScheduled(stream=stream, later=later)
         if kind == "instead":
             add = XAdd(stream=stream, bodies=[body])
             required = self._chance.random() < 0.5
-            return AddScheduled(stream=stream, add=add, cancel=name, cancel_required=required)
+            return schedule_commands.AddScheduled(
+                stream=stream, add=add, cancel=name, cancel_required=required
+            )
         if kind == "cancel":
-            return CancelSchedule(stream=stream, name=name)
-        return FireSchedule(stream=stream, name=name)
+            return schedule_commands.CancelSchedule(stream=stream, name=name)
+        return schedule_commands.FireSchedule(stream=stream, name=name)
 
     def _durable(self) -> Command:
         """Of Durable Streams: made, forked, written by producers, closed, removed."""

@@ -12,13 +12,14 @@ from itertools import count
 from typing import Any, Final, TypeVar
 
 from engine import Engine, EngineError, Fsync, RewriteFailedError, entries
-from engine.commands import XAdd, XAutoClaim, XClaim, XReadGroup
 from engine.commands.base import Command
 from engine.commands.storing import StoreRuns
+from engine.commands.types import XAdd, XAutoClaim, XClaim, XReadGroup
 from engine.keyspace import CAPS_DEFAULT, Caps, Keyspace
 from engine.log import Log, LogPoisonedError, LogRefusedError
 from engine.log.manifest import MANIFEST, file_number, run_number
-from engine.records import decode, encode, snapshot
+from engine.records.payload import decode, encode
+from engine.records.snapshot import snapshot
 from engine.replies import (
     Added,
     AddedScheduled,

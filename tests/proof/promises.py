@@ -14,19 +14,10 @@ from engine.codec import FILE_PAYLOAD, HEADER, HEADER_BYTES, Kind
 from engine.ids import ID_MAX
 from engine.keyspace import Keyspace
 from engine.log.manifest import file_number
-from engine.records import Append, CreateStream, Own, Record, RemoveStream, decode
-from engine.records.changes import (
-    CopyStream,
-    Cut,
-    CutStored,
-    Remove,
-    RemoveAll,
-    RemoveStored,
-    RenameStream,
-    SetCounters,
-    Stored,
-)
+from engine.record import Record
+from engine.records import changes
 from engine.records.durable import ForkStored, ForkStream
+from engine.records.payload import decode
 from tests.engine.images import image
 
 # docs/durability.md: what everysec may lose.
@@ -117,29 +108,29 @@ class Promises:
         self._images.append(image(self._shadow))
         if self.stores:
             for record in decode(payload):
-                if not isinstance(record, Stored):
+                if not isinstance(record, changes.Stored):
                     _in_memory(record).apply(self._plain)
             self._contents.append(contents(self._plain))
 
     def _note(self, record: Record, end: int) -> None:
-        if isinstance(record, CreateStream | CopyStream | ForkStream):
+        if isinstance(record, changes.CreateStream | changes.CopyStream | ForkStream):
             self._lives[record.stream] = Life(record.stream, end)
-        elif isinstance(record, RenameStream):
+        elif isinstance(record, changes.RenameStream):
             self._end(record.stream, end)
             self._end(record.target, end)
             self._lives[record.target] = Life(record.target, end)
-        elif isinstance(record, RemoveStream | SetCounters):
+        elif isinstance(record, changes.RemoveStream | changes.SetCounters):
             # After an XSETID the IDs may go back by intent.
             self._end(record.stream, end)
             self._lives[record.stream] = Life(record.stream, end)
-        elif isinstance(record, RemoveAll):
+        elif isinstance(record, changes.RemoveAll):
             for stream in {*self._lives, *self._lost}:
                 self._end(stream, end)
-        elif isinstance(record, Append):
+        elif isinstance(record, changes.Append):
             life = self._lives[record.stream]
             for entry_id in record.ids:
                 self._added.setdefault((record.stream, entry_id), []).append((end, life))
-        elif isinstance(record, Own):
+        elif isinstance(record, changes.Own):
             for entry_id in record.ids:
                 key = (record.stream, record.group, record.consumer, entry_id)
                 self._delivered.setdefault(key, []).append(end)
@@ -250,10 +241,10 @@ def contents(keyspace: Keyspace) -> object:
 
 def _in_memory(record: Record) -> Record:
     """The same change where no entry is in a file."""
-    if isinstance(record, CutStored):
-        return Cut(record.stream, record.below)
-    if isinstance(record, RemoveStored):
-        return Remove(record.stream, record.ids, record.tombstone)
+    if isinstance(record, changes.CutStored):
+        return changes.Cut(record.stream, record.below)
+    if isinstance(record, changes.RemoveStored):
+        return changes.Remove(record.stream, record.ids, record.tombstone)
     if isinstance(record, ForkStored):
         return ForkStream(record.stream, record.source, record.upto, record.generation)
     return record

@@ -5,7 +5,8 @@ Knows: the log's own steps for both. Must never know: when a running engine take
 
 from engine import Engine
 from engine.log import Log
-from engine.records import encode, snapshot
+from engine.records.payload import encode
+from engine.records.snapshot import snapshot
 from engine.storage.memory import MemoryStorage
 from tests.engine.clocks import HandClock
 from tests.engine.running import keyspace_of

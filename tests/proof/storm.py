@@ -13,7 +13,7 @@ import threading
 from pathlib import Path
 
 from engine import Engine, SystemClock, entries
-from engine.commands import XAdd, XLen
+from engine.commands.types import XAdd, XLen
 from tests.engine.asking import reply_to
 
 SIGNAL_EVERY_S = 0.001

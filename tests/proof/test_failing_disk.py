@@ -6,7 +6,7 @@ import errno
 import pytest
 
 from engine import Engine, EngineError, Fsync, entries
-from engine.commands import XAdd, XLen
+from engine.commands.types import XAdd, XLen
 from engine.storage.memory import MemoryStorage
 from tests import halves
 from tests.engine.asking import reply_to

@@ -3,7 +3,8 @@
 import pytest
 
 from engine import Fsync, entries
-from engine.commands import Close, XAdd
+from engine.commands.types import XAdd
+from engine.commands.weir_commands import Close
 from engine.parts.closing import Closed
 from engine.runtime import writer
 from engine.storage.memory import MemoryStorage

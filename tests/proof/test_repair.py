@@ -11,7 +11,7 @@ from engine.keyspace import Keyspace
 from engine.log import Log
 from engine.log.repair import IrreparableError, carry_out, plan
 from engine.log.steps import GiveUp
-from engine.records import replay
+from engine.records.payload import replay
 from engine.storage.memory import MemoryStorage
 from tests.engine.clocks import HandClock
 from tests.engine.images import image

@@ -23,8 +23,9 @@ from app.http.request_bodies import BodyReading
 from app.http.requests import Request
 from app.http.responses import Response
 from app.limits import EntryLimits
-from engine import commands, ids, replies
-from engine.commands import Close, XAdd
+from engine import ids, replies
+from engine.commands.types import IdempotencyKey, XAdd
+from engine.commands.weir_commands import Close
 
 router: Final = Router("entries")
 
@@ -162,7 +163,7 @@ def close_stream(
     if last is not None:
         request.require(Action.WRITE, stream)
         request.take_more(len(last.bodies))
-        key = None if idempotency_key is None else commands.IdempotencyKey(idempotency_key, last.digest)
+        key = None if idempotency_key is None else IdempotencyKey(idempotency_key, last.digest)
         add = XAdd(
             stream=stream, bodies=last.bodies, ids=last.ids, mkstream=if_match != "*", idempotency=key,
             expected_last_id=expected,

@@ -28,7 +28,9 @@ from app.http.operations.router import Router
 from app.http.responses import Response
 from app.settings import Settings
 from engine import EngineError, entries, ids
-from engine.commands import Command, DescribeEdges, XRange, XRead
+from engine.commands.base import Command
+from engine.commands.types import XRange, XRead
+from engine.commands.weir_commands import DescribeEdges
 from engine.errors import ENTRIES_DAMAGED
 from engine.replies import Edges, Entries, Gap, Reply, StreamsRead
 

@@ -62,17 +62,9 @@ from app.http.requests import Request
 from app.http.responses import Header as AnswerHeader
 from app.http.responses import Response, location
 from engine import EngineError, entries, ids, replies
-from engine.commands import (
-    AddScheduled,
-    Close,
-    Cursor,
-    DescribeEdges,
-    Refs,
-    Until,
-    XDelEx,
-    XRange,
-    XRead,
-)
+from engine.commands.schedule_commands import AddScheduled
+from engine.commands.types import Cursor, Refs, Until, XDelEx, XRange, XRead
+from engine.commands.weir_commands import Close, DescribeEdges
 from engine.replies import Deletions, Edges, Entries, Reply, StreamsRead
 
 router: Final = Router("entries")

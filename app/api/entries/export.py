@@ -22,7 +22,9 @@ from app.http.operations.binder import RequestParameter
 from app.http.operations.router import Router
 from app.http.responses import Response, StreamingResponse
 from engine import ids
-from engine.commands import Command, DescribeEdges, XRange, XRead
+from engine.commands.base import Command
+from engine.commands.types import XRange, XRead
+from engine.commands.weir_commands import DescribeEdges
 from engine.replies import Edges, Entries, Gap, Reply, StreamsRead
 
 router: Final = Router("entries")

@@ -34,7 +34,8 @@ from app.http.requests import Request
 from app.http.responses import Response
 from app.live.consumer import CLAIM_MIN_IDLE_MS_MIN
 from app.live.leases import ConsumerKey
-from engine.commands import Cursor, DescribeGroup, XInfoStream, XRead
+from engine.commands.types import Cursor, XInfoStream, XRead
+from engine.commands.weir_commands import DescribeGroup
 from engine.replies import GroupInfo, Reply, StreamInfo, StreamsRead
 
 _ENTRIES: Final = Router("entries")

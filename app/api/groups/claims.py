@@ -30,8 +30,9 @@ from app.http.models import (
 from app.http.operations.binder import RequestParameter
 from app.http.operations.router import Router
 from app.http.responses import Response
-from engine import commands, ids
-from engine.commands import Extend, XAutoClaim, XClaim
+from engine import ids
+from engine.commands import types
+from engine.commands.weir_commands import Extend
 from engine.replies import AutoClaimed, Claimed, Delivered, Reply
 
 router: Final = Router("groups")
@@ -74,7 +75,7 @@ def claim_entries(request: RequestParameter, stream: StreamName, group: GroupNam
     if given.idle_ms is not None and given.time_ms is not None:
         raise invalid("/idle_ms", "it does not go with time_ms")
     request.require(Action.CONSUME, stream, group, given.consumer)
-    claim = commands.Claim(
+    claim = types.Claim(
         ids=given.ids,
         min_idle_ms=given.min_idle_ms,
         idle_ms=given.idle_ms,
@@ -85,7 +86,9 @@ def claim_entries(request: RequestParameter, stream: StreamName, group: GroupNam
         last_id=given.last_id,
     )
     bytes_max = request.gateway.limits.reads.bytes_max
-    command = XClaim(stream=stream, group=group, consumer=given.consumer, claim=claim, bytes_max=bytes_max)
+    command = types.XClaim(
+        stream=stream, group=group, consumer=given.consumer, claim=claim, bytes_max=bytes_max
+    )
 
     def answer(reply: Reply) -> Response:
         assert isinstance(reply, Claimed), "XCLAIM answers what was claimed"
@@ -163,7 +166,7 @@ def autoclaim_entries(
     """Take over what has been idle for long enough, some at a time (XAUTOCLAIM)."""
     request.require(Action.CONSUME, stream, group, given.consumer)
     limits = request.gateway.limits.reads
-    command = XAutoClaim(
+    command = types.XAutoClaim(
         stream=stream,
         group=group,
         consumer=given.consumer,

@@ -46,15 +46,8 @@ from app.http.operations.router import Router
 from app.http.requests import Request
 from app.http.responses import Response, location
 from engine import errors
-from engine.commands import (
-    Cursor,
-    DeleteConsumer,
-    DescribeGroup,
-    XGroupCreateConsumer,
-    XInfoConsumers,
-    XReadGroup,
-    until_end,
-)
+from engine.commands.types import Cursor, XGroupCreateConsumer, XInfoConsumers, XReadGroup, until_end
+from engine.commands.weir_commands import DeleteConsumer, DescribeGroup
 from engine.name_rules import NAME_BYTES_MAX
 from engine.replies import ConsumerInfo, GroupRead, Reply
 

@@ -34,7 +34,9 @@ from app.http.operations.router import Router
 from app.http.requests import Request
 from app.http.responses import Response
 from engine import ids
-from engine.commands import TURN_REDRIVEN_MAX, DescribeGroup, FindDeadLetters, IdempotencyKey, Redrive
+from engine.commands.redriving import TURN_REDRIVEN_MAX
+from engine.commands.types import IdempotencyKey
+from engine.commands.weir_commands import DescribeGroup, FindDeadLetters, Redrive
 from engine.name_rules import NAME_BYTES_MAX
 from engine.replies import DeadLettersFound, GroupInfo, Redriven, Reply
 

@@ -16,7 +16,8 @@ from app.http.asks import Ask, Result
 from app.http.models import Whole
 from app.http.requests import Request
 from engine import EngineError, ids
-from engine.commands import Command, Exists
+from engine.commands.base import Command
+from engine.commands.types import Exists
 from engine.replies import Outcomes, Reply
 
 

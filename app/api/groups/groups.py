@@ -27,7 +27,8 @@ from app.http.operations.binder import RequestParameter
 from app.http.operations.router import Router
 from app.http.responses import Response, location
 from engine import errors, ids
-from engine.commands import Cursor, DeleteGroup, DescribeGroup, EnsureGroup, UpdateGroup, XInfoGroups
+from engine.commands.types import Cursor, XInfoGroups
+from engine.commands.weir_commands import DeleteGroup, DescribeGroup, EnsureGroup, UpdateGroup
 from engine.replies import GroupInfo, Reply
 
 router: Final = Router("groups")

@@ -35,18 +35,8 @@ from app.http.operations.router import Router
 from app.http.requests import Request
 from app.http.responses import Response
 from engine import ids
-from engine.commands import (
-    DELAY_MS_MAX,
-    Acknowledge,
-    DeadLetterEntries,
-    Nack,
-    NackMode,
-    Refs,
-    XAckDel,
-    XNack,
-    XPending,
-    XPendingRange,
-)
+from engine.commands.types import DELAY_MS_MAX, Nack, NackMode, Refs, XAckDel, XNack, XPending, XPendingRange
+from engine.commands.weir_commands import Acknowledge, DeadLetterEntries
 from engine.replies import (
     NOT_HELD,
     AcknowledgedIds,

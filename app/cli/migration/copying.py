@@ -23,7 +23,7 @@ from app.cli.migration.appending import TOO_SMALL, append
 from app.cli.migration.peers import TURN_BYTES_MAX, Command, CommandApi, Peer, RefusedReply, Reply, TooLarge
 from app.cli.migration.reading import Pending, SourceEntry, SourceGroup, View
 from engine import EngineError, ids
-from engine.commands import TURN_COMMANDS_MAX
+from engine.commands.turn import TURN_COMMANDS_MAX
 from weir.cli.failure import Failure
 from weir.cli.output import plain
 

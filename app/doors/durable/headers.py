@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl, unquote_to_bytes
 from app import names
 from app.doors.durable import offsets
 from app.errors import RefusalError, locate
-from engine.commands import ForkPoint, ProducerBatch
+from engine.commands.durable_commands import ForkPoint, ProducerBatch
 
 PREFIX: Final = "/v1/stream/"
 # A page of another site may not embed what answers bring.

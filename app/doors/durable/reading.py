@@ -23,7 +23,8 @@ from app.http.responses import Header, Response
 from app.live.feeds import Subscriber
 from app.live.waiting import Place
 from engine import errors, ids
-from engine.commands import DescribeDurable, Until, XRange, XRead
+from engine.commands.durable_commands import DescribeDurable
+from engine.commands.types import Until, XRange, XRead
 from engine.parts.durable import kind_of
 from engine.replies import DurableInfo, Entries, Reply, StreamsRead
 

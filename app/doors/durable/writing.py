@@ -17,13 +17,8 @@ from app.http.request_bodies import BodyReading
 from app.http.requests import Request
 from app.http.responses import Header, Response
 from engine import errors
-from engine.commands import (
-    AppendDurable,
-    CreateDurable,
-    Delete,
-    DescribeDurable,
-    ForkPoint,
-)
+from engine.commands.durable_commands import AppendDurable, CreateDurable, DescribeDurable, ForkPoint
+from engine.commands.types import Delete
 from engine.parts.durable import kind_of
 from engine.replies import DurableAppended, DurableCreated, Reply
 

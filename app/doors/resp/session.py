@@ -37,7 +37,8 @@ from app.redis.rights import needed
 from app.tenants import Tenant
 from app.work import Work
 from engine import EngineError, How, ask, errors
-from engine.commands import BlockingCommand, Unchanged, Watch
+from engine.commands.base import BlockingCommand
+from engine.commands.weir_commands import Unchanged, Watch
 
 # The operations of this port, as `weir_requests_total` names them, begin with it.
 ROUTE: Final = "redis"

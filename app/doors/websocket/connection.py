@@ -38,8 +38,10 @@ from app.live.shares import Share
 from app.redis.bodies import run_unblocked
 from app.tenants import Tenant
 from engine import Call, Done, EngineError, How, Replies
-from engine.commands import AddScheduled, Command, XAdd
-from engine.commands import Close as CloseStream
+from engine.commands.base import Command
+from engine.commands.schedule_commands import AddScheduled
+from engine.commands.types import XAdd
+from engine.commands.weir_commands import Close as CloseStream
 from engine.replies import AddedScheduled
 
 # Messages that wait before the socket is read no more: a client that sends one at a time is not paused, which

@@ -27,7 +27,7 @@ from app.limits import EntryLimits
 from app.live.consumer import CLAIM_MIN_IDLE_MS_MIN
 from app.metrics import tracing
 from app.settings import Settings
-from engine.commands import DELAY_MS_MAX, Cursor, NackMode, Refs
+from engine.commands.types import DELAY_MS_MAX, Cursor, NackMode, Refs
 from engine.name_rules import NAME_BYTES_MAX
 from engine.replies import Delivered
 

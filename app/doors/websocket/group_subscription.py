@@ -27,18 +27,9 @@ from app.live.feeds import FeedEnd
 from app.live.leases import ConsumerKey
 from app.live.readers import GroupPump
 from engine import EngineError, ids
-from engine.commands import (
-    Acknowledge,
-    Command,
-    Cursor,
-    DescribeGroup,
-    EnsureGroup,
-    Exists,
-    Nack,
-    XAckDel,
-    XGroupCreateConsumer,
-    XNack,
-)
+from engine.commands.base import Command
+from engine.commands.types import Cursor, Exists, Nack, XAckDel, XGroupCreateConsumer, XNack
+from engine.commands.weir_commands import Acknowledge, DescribeGroup, EnsureGroup
 from engine.errors import ENTRIES_DAMAGED, OF_BACKEND
 from engine.replies import (
     NOT_HELD,

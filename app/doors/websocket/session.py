@@ -32,7 +32,7 @@ from app.http.entries.publishing import AddOptions, added, scheduled, scheduled_
 from app.http.entries.stored_entries import ParsedEntries
 from app.live.sessions import AccessEnd
 from engine import EngineError
-from engine.commands import Close as CloseStream
+from engine.commands.weir_commands import Close as CloseStream
 from engine.replies import Added, AddedScheduled, Closed
 
 BAD_TOKEN_CLOSE: Final = 4500

@@ -25,7 +25,7 @@ from app.live.consumer import Credit
 from app.live.feeds import FeedGap, FeedItem, FeedPage, Subscriber
 from app.live.readers import Room, StreamPump
 from engine import EngineError
-from engine.commands import Cursor
+from engine.commands.types import Cursor
 from engine.errors import ENTRIES_DAMAGED, OF_BACKEND
 
 BATCH_MAX_DEFAULT: Final = 1_000

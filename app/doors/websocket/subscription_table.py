@@ -28,7 +28,8 @@ from app.live.feeds import FeedEnd
 from app.live.readers import Gate, GroupPump, StreamPump
 from app.tenants import Tenant
 from engine import EngineError
-from engine.commands import Command, XReadGroup
+from engine.commands.base import Command
+from engine.commands.types import XReadGroup
 from engine.replies import GroupRead, Reply
 
 Replies = Sequence[Reply | EngineError]

@@ -43,8 +43,9 @@ from app.http.operations.binder import Body, request_of
 from app.http.request_bodies import INLINE_BYTES_MAX, BodyReading
 from app.http.requests import Request
 from app.http.responses import Response, location
-from engine import commands, ids, replies
-from engine.commands import AddScheduled, NewSchedule, Refs, Trim, XAdd
+from engine import ids, replies
+from engine.commands import types
+from engine.commands.schedule_commands import AddScheduled, NewSchedule
 from engine.recurrence import AHEAD_MS_MAX, Rule
 from engine.rows import Form
 
@@ -271,16 +272,16 @@ class AddOptions(QueryModel):
         return self
 
     @property
-    def trim(self) -> Trim | None:
+    def trim(self) -> types.Trim | None:
         """The trim behind the publication."""
         if self.maxlen is None and self.minid is None:
             return None
-        return Trim(
+        return types.Trim(
             maxlen=self.maxlen,
             minid=self.minid,
             approx=self.approx is not False,
             limit=self.limit,
-            refs=Refs(self.refs or "keep"),
+            refs=types.Refs(self.refs or "keep"),
             count_pending=True,
         )
 
@@ -294,19 +295,19 @@ class AddOptions(QueryModel):
         published: ParsedEntries,
         expected: int | Literal["*"] | None = None,
         key: str | None = None,
-    ) -> XAdd:
+    ) -> types.XAdd:
         """The whole command. `expected` is the last ID, `*` any of a stream that exists."""
-        return XAdd(
+        return types.XAdd(
             stream=stream,
             bodies=published.bodies,
             ids=published.ids,
             mkstream=not self.nomkstream and expected != "*",
             trim=self.trim,
-            idempotency=commands.IdempotencyKey(key, published.digest) if key is not None else None,
+            idempotency=types.IdempotencyKey(key, published.digest) if key is not None else None,
             expected_last_id=None if expected == "*" else expected,
         )
 
-    def scheduled(self, add: XAdd, published: ParsedEntries, *, recurring: bool) -> AddScheduled | None:
+    def scheduled(self, add: types.XAdd, published: ParsedEntries, *, recurring: bool) -> AddScheduled | None:
         """The same, where entries are for later or a schedule is cancelled; else None. `recurring`: it may be
         one that recurs. Raises 422 for what goes with no entry for later.
         """
@@ -342,7 +343,7 @@ class AddOptions(QueryModel):
         name = self.schedule if own is None or own.name is None else own.name
         return NewSchedule(name or _new_name(), published.bodies[place], rule)
 
-    def _check_goes_with_later(self, add: XAdd, now: XAdd | None) -> None:
+    def _check_goes_with_later(self, add: types.XAdd, now: types.XAdd | None) -> None:
         """Raise 422 for what goes with no entry for later; or, unless others are published `now`, for what is
         about those.
         """
@@ -362,7 +363,7 @@ class AddOptions(QueryModel):
             )
 
 
-def _without(add: XAdd, places: Container[int]) -> XAdd | None:
+def _without(add: types.XAdd, places: Container[int]) -> types.XAdd | None:
     """The same command without the entries at these places; None if there is no other one."""
     rest = [place for place in range(len(add.bodies)) if place not in places]
     if not rest:

@@ -16,7 +16,7 @@ from app.http.entries.values import fields as fields_of
 from app.http.strict_json import Json, NotPlainError, Number, Object
 from app.limits import EntryLimits
 from engine import entries, ids
-from engine.commands import AutoSequence, NewId
+from engine.commands.types import AutoSequence, NewId
 from engine.recurrence import AHEAD_MS_MAX
 from engine.rows import Form
 from engine.rows import read as read_rows

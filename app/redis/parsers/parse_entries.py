@@ -24,25 +24,9 @@ from app.redis.parsers.words import (
 )
 from app.redis.request import CommandRequest, for_engine, refused_behind_key
 from engine import EngineError, entries, errors, ids
-from engine.commands import (
-    AutoSequence,
-    IdmpSettings,
-    NewId,
-    ProducerKey,
-    Refs,
-    Trim,
-    XAdd,
-    XCfgSet,
-    XDel,
-    XDelEx,
-    XIdmpRecord,
-    XLen,
-    XRange,
-    XSetId,
-    XTrim,
-)
+from engine.commands import types
 
-REFS: Final = {b"KEEPREF": Refs.KEEP, b"DELREF": Refs.DELETE, b"ACKED": Refs.ACKED}
+REFS: Final = {b"KEEPREF": types.Refs.KEEP, b"DELREF": types.Refs.DELETE, b"ACKED": types.Refs.ACKED}
 
 
 @dataclass(slots=True)
@@ -53,7 +37,7 @@ class _Trimming:
     minid: int | None = None
     approx: bool = False
     limit: int | None = None
-    refs: Refs | None = None
+    refs: types.Refs | None = None
 
     @property
     def _has_strategy(self) -> bool:
@@ -90,7 +74,7 @@ class _Trimming:
             self.approx = words.take() == b"~"
         return words.take()
 
-    def checked(self, *, required: bool) -> Trim | None:
+    def checked(self, *, required: bool) -> types.Trim | None:
         """The complete trim, after all options were read."""
         if self.limit and not self._has_strategy:
             raise errors.invalid(
@@ -102,8 +86,10 @@ class _Trimming:
             raise errors.invalid("ERR syntax error, LIMIT cannot be used without the special ~ option")
         if not self._has_strategy:
             return None
-        refs = self.refs or Refs.KEEP
-        return Trim(maxlen=self.maxlen, minid=self.minid, approx=self.approx, limit=self.limit, refs=refs)
+        refs = self.refs or types.Refs.KEEP
+        return types.Trim(
+            maxlen=self.maxlen, minid=self.minid, approx=self.approx, limit=self.limit, refs=refs
+        )
 
 
 @dataclass(slots=True)
@@ -135,18 +121,18 @@ class _Producing:
         if self.producer is not None:
             raise errors.invalid("ERR syntax error, IDMP/IDMPAUTO specified multiple times")
 
-    def producer_key(self, pairs: entries.Pairs) -> ProducerKey | None:
+    def producer_key(self, pairs: entries.Pairs) -> types.ProducerKey | None:
         """The producer and its key, None if not given."""
         if self.producer is None:
             return None
-        return ProducerKey(self.producer, entries.fingerprint(pairs) if self.key is None else self.key)
+        return types.ProducerKey(self.producer, entries.fingerprint(pairs) if self.key is None else self.key)
 
 
 def xadd(words: Words) -> CommandRequest:
     """XADD key [options] <*|id|ms-*> field value [field value …]."""
     key = words.take()
     trimming, producing, mkstream = _Trimming(), _Producing(), True
-    new_id: NewId = None
+    new_id: types.NewId = None
     while words.left:
         if words.peek() == b"*":
             words.take()
@@ -168,7 +154,7 @@ def xadd(words: Words) -> CommandRequest:
     stream = stream_name(key)
     pairs = _pairs(words.rest())
     return for_engine(
-        XAdd(
+        types.XAdd(
             stream=stream,
             bodies=(entries.body(pairs),),
             ids=() if new_id is None else (new_id,),
@@ -179,12 +165,12 @@ def xadd(words: Words) -> CommandRequest:
     )
 
 
-def _new_id(word: bytes) -> int | AutoSequence:
+def _new_id(word: bytes) -> int | types.AutoSequence:
     """An explicit ID, or `ms-*`."""
     if word.endswith(b"-*"):
         # The part before `-*` is only a number: another dash would begin a second sequence.
         ms = b"" if b"-" in word[:-2] else word[:-2]
-        return AutoSequence(ids.ms_of(entry_id(ms)))
+        return types.AutoSequence(ids.ms_of(entry_id(ms)))
     return entry_id(word)
 
 
@@ -207,12 +193,12 @@ def xtrim(words: Words) -> CommandRequest:
             raise errors.syntax_error()
     trim = trimming.checked(required=True)
     assert trim is not None, "a strategy was required"
-    return for_engine(XTrim(stream=stream_name(key), trim=trim))
+    return for_engine(types.XTrim(stream=stream_name(key), trim=trim))
 
 
 def xlen(words: Words) -> CommandRequest:
     """XLEN key."""
-    return for_engine(XLen(stream=stream_name(words.take())), replies.count)
+    return for_engine(types.XLen(stream=stream_name(words.take())), replies.count)
 
 
 def xrange(words: Words) -> CommandRequest:
@@ -233,14 +219,16 @@ def _range(key: bytes, start: int, end: int, words: Words, *, reverse: bool) -> 
         if not words.took(b"COUNT", values=1):
             raise errors.syntax_error()
         count = max(0, integer(words.take()))
-    return for_engine(XRange(stream=stream_name(key), start=start, end=end, count=count, reverse=reverse))
+    return for_engine(
+        types.XRange(stream=stream_name(key), start=start, end=end, count=count, reverse=reverse)
+    )
 
 
 def xdel(words: Words) -> CommandRequest:
     """XDEL key id [id …]; the IDs are looked at after the key."""
     stream = stream_name(words.take())
     try:
-        return for_engine(XDel(stream=stream, ids=entry_ids(words.rest())), replies.count)
+        return for_engine(types.XDel(stream=stream, ids=entry_ids(words.rest())), replies.count)
     except EngineError as refusal:
         return refused_behind_key(stream, refusal, missing=0)
 
@@ -251,14 +239,14 @@ def xdelex(words: Words) -> CommandRequest:
     found, refs = ids_block(words)
     stream = stream_name(key)
     try:
-        return for_engine(XDelEx(stream=stream, ids=entry_ids(found), refs=refs))
+        return for_engine(types.XDelEx(stream=stream, ids=entry_ids(found), refs=refs))
     except EngineError as refusal:
         return refused_behind_key(stream, refusal, missing=[-1] * len(found))
 
 
-def ids_block(words: Words) -> tuple[Sequence[bytes], Refs]:
+def ids_block(words: Words) -> tuple[Sequence[bytes], types.Refs]:
     """`[KEEPREF|DELREF|ACKED] IDS numids id …` of XDELEX and XACKDEL, in any order; the IDs as written."""
-    refs: Refs | None = None
+    refs: types.Refs | None = None
     found: Sequence[bytes] = ()
     while words.left:
         if refs is None and words.peek().upper() in REFS:
@@ -274,7 +262,7 @@ def ids_block(words: Words) -> tuple[Sequence[bytes], Refs]:
             raise errors.syntax_error()
     if not found:
         raise errors.invalid("ERR IDS option is required")
-    return found, refs or Refs.KEEP
+    return found, refs or types.Refs.KEEP
 
 
 def xsetid(words: Words) -> CommandRequest:
@@ -296,7 +284,7 @@ def xsetid(words: Words) -> CommandRequest:
         else:
             raise errors.syntax_error()
     return for_engine(
-        XSetId(
+        types.XSetId(
             stream=stream_name(key),
             last_id=last_id,
             entries_added=entries_added,
@@ -310,12 +298,12 @@ def xcfgset(words: Words) -> CommandRequest:
     """XCFGSET key [IDMP-DURATION s] [IDMP-MAXSIZE n]; the options are looked at after the key."""
     stream = stream_name(words.take())
     try:
-        return for_engine(XCfgSet(stream=stream, settings=_idmp_settings(words)))
+        return for_engine(types.XCfgSet(stream=stream, settings=_idmp_settings(words)))
     except EngineError as refusal:
         return refused_behind_key(stream, refusal, missing=errors.no_such_key(stream))
 
 
-def _idmp_settings(words: Words) -> IdmpSettings:
+def _idmp_settings(words: Words) -> types.IdmpSettings:
     duration_s: int | None = None
     maxsize: int | None = None
     while words.left:
@@ -334,7 +322,7 @@ def _idmp_settings(words: Words) -> IdmpSettings:
             raise errors.syntax_error()
     if duration_s is None and maxsize is None:
         raise errors.invalid("ERR At least one parameter must be specified")
-    return IdmpSettings(duration_s=duration_s, maxsize=maxsize)
+    return types.IdmpSettings(duration_s=duration_s, maxsize=maxsize)
 
 
 def xidmprecord(words: Words) -> CommandRequest:
@@ -344,6 +332,6 @@ def xidmprecord(words: Words) -> CommandRequest:
         raise errors.invalid("ERR producer ID must be non-empty")
     if not iid:
         raise errors.invalid("ERR idempotent ID must be non-empty")
-    produced = ProducerKey(producer, iid)
+    produced = types.ProducerKey(producer, iid)
     found_id = entry_id(added_id)
-    return for_engine(XIdmpRecord(stream=stream_name(key), producer_key=produced, id=found_id))
+    return for_engine(types.XIdmpRecord(stream=stream_name(key), producer_key=produced, id=found_id))

@@ -28,39 +28,24 @@ from app.redis.parsers.words import (
 )
 from app.redis.request import CommandRequest, for_engine, refused_behind_group, refused_behind_key
 from engine import EngineError, errors, ids
-from engine.commands import (
-    DELAY_MS_MAX,
-    Claim,
-    Cursor,
-    Extend,
-    Nack,
-    NackMode,
-    UpdateGroup,
-    XAck,
-    XAckDel,
-    XAutoClaim,
-    XClaim,
-    XGroupCreate,
-    XGroupCreateConsumer,
-    XGroupDelConsumer,
-    XGroupDestroy,
-    XGroupSetId,
-    XNack,
-    XPending,
-    XPendingRange,
-)
+from engine.commands import types
+from engine.commands.weir_commands import Extend, UpdateGroup
 from engine.replies import Presence
 
 # Redis's bound on XAUTOCLAIM's COUNT: what its array of deleted IDs, 16 bytes each, may take.
 _AUTOCLAIM_COUNT_MAX: Final = INTEGER_MAX // 16
-_NACK_MODES: Final = {b"SILENT": NackMode.SILENT, b"FAIL": NackMode.FAIL, b"FATAL": NackMode.FATAL}
+_NACK_MODES: Final = {
+    b"SILENT": types.NackMode.SILENT,
+    b"FAIL": types.NackMode.FAIL,
+    b"FATAL": types.NackMode.FATAL,
+}
 
 
 def xack(words: Words) -> CommandRequest:
     """XACK key group id [id …]."""
     stream, group = stream_name(words.take()), group_name(words.take())
     try:
-        return for_engine(XAck(stream=stream, group=group, ids=entry_ids(words.rest())), replies.count)
+        return for_engine(types.XAck(stream=stream, group=group, ids=entry_ids(words.rest())), replies.count)
     except EngineError as refusal:
         return refused_behind_group([stream], group, refusal, missing=lambda *_: 0)
 
@@ -71,7 +56,7 @@ def xackdel(words: Words) -> CommandRequest:
     words_of_ids, refs = ids_block(words)
     stream, name = stream_name(key), group_name(group)
     try:
-        return for_engine(XAckDel(stream=stream, group=name, ids=entry_ids(words_of_ids), refs=refs))
+        return for_engine(types.XAckDel(stream=stream, group=name, ids=entry_ids(words_of_ids), refs=refs))
     except EngineError as refusal:
         return refused_behind_group([stream], name, refusal, missing=lambda *_: [-1] * len(words_of_ids))
 
@@ -80,7 +65,7 @@ def xnack(words: Words) -> CommandRequest:
     """XNACK key group <SILENT|FAIL|FATAL> IDS numids id … [RETRYCOUNT n] [FORCE]."""
     stream, group = stream_name(words.take()), group_name(words.take())
     try:
-        return for_engine(XNack(stream=stream, group=group, nack=_nack(words)[0]), replies.done_count)
+        return for_engine(types.XNack(stream=stream, group=group, nack=_nack(words)[0]), replies.done_count)
     except EngineError as refusal:
         return refused_behind_group([stream], group, refusal, _no_group(group))
 
@@ -91,7 +76,7 @@ def weir_nack(words: Words) -> CommandRequest:
     """
     stream, group = stream_name(words.take()), group_name(words.take())
     nack, consumer = _nack(words, of_weir=True)
-    command = XNack(stream=stream, group=group, nack=nack, consumer=consumer)
+    command = types.XNack(stream=stream, group=group, nack=nack, consumer=consumer)
     return for_engine(command, replies.done_count)
 
 
@@ -122,7 +107,7 @@ def _no_group(group: str) -> Callable[[str, Presence], EngineError]:
     return lambda stream, _: errors.no_group(stream, group)
 
 
-def _nack(words: Words, *, of_weir: bool = False) -> tuple[Nack, str | None]:
+def _nack(words: Words, *, of_weir: bool = False) -> tuple[types.Nack, str | None]:
     mode = _NACK_MODES.get(words.option())
     if mode is None:
         raise errors.invalid("ERR mode must be SILENT, FAIL, or FATAL")
@@ -143,8 +128,10 @@ def _nack(words: Words, *, of_weir: bool = False) -> tuple[Nack, str | None]:
         elif words.took(b"FORCE"):
             force = True
         elif of_weir and words.took(b"DELAY", values=1):
-            refusal = f"ERR DELAY is a number of milliseconds up to {DELAY_MS_MAX}, which are seven days"
-            delay_ms = integer_from(words.take(), 0, DELAY_MS_MAX, refusal)
+            refusal = (
+                f"ERR DELAY is a number of milliseconds up to {types.DELAY_MS_MAX}, which are seven days"
+            )
+            delay_ms = integer_from(words.take(), 0, types.DELAY_MS_MAX, refusal)
         elif of_weir and words.took(b"CONSUMER", values=1):
             consumer = consumer_name(words.take())
         else:
@@ -155,7 +142,9 @@ def _nack(words: Words, *, of_weir: bool = False) -> tuple[Nack, str | None]:
         raise errors.invalid(
             "ERR FORCE does not go with CONSUMER, since none holds what it takes: leave one out"
         )
-    given = Nack(ids=entry_ids(named), mode=mode, retry_count=retry_count, force=force, delay_ms=delay_ms)
+    given = types.Nack(
+        ids=entry_ids(named), mode=mode, retry_count=retry_count, force=force, delay_ms=delay_ms
+    )
     return given, consumer
 
 
@@ -166,7 +155,7 @@ def xpending(words: Words) -> CommandRequest:
         raise errors.syntax_error()
     key, group = words.take_many(2)
     if not words.left:
-        return for_engine(XPending(stream=stream_name(key), group=group_name(group)))
+        return for_engine(types.XPending(stream=stream_name(key), group=group_name(group)))
     min_idle_ms = 0
     if words.took(b"IDLE"):
         min_idle_ms = max(0, integer(words.take()))
@@ -178,7 +167,7 @@ def xpending(words: Words) -> CommandRequest:
     # Words behind the consumer are not looked at: Redis's way.
     consumer = consumer_name(words.take()) if words.left else None
     return for_engine(
-        XPendingRange(
+        types.XPendingRange(
             stream=stream_name(key),
             group=group_name(group),
             start=lowest,
@@ -198,10 +187,10 @@ def xclaim(words: Words) -> CommandRequest:
     except EngineError as refusal:
         return refused_behind_group([stream], group, refusal, _no_group(group))
     shape = replies.just_ids if claim.just_ids else replies.resp
-    return for_engine(XClaim(stream=stream, group=group, consumer=consumer, claim=claim), shape)
+    return for_engine(types.XClaim(stream=stream, group=group, consumer=consumer, claim=claim), shape)
 
 
-def _claim(words: Words) -> Claim:
+def _claim(words: Words) -> types.Claim:
     min_idle_ms = max(0, integer(words.take(), "ERR Invalid min-idle-time argument for XCLAIM"))
     claimed = _leading_ids(words)
     idle_ms: int | None = None
@@ -223,7 +212,7 @@ def _claim(words: Words) -> Claim:
             last_id = entry_id(words.take())
         else:
             raise errors.invalid(f"ERR Unrecognized XCLAIM option '{echo(words.take())}'")
-    return Claim(
+    return types.Claim(
         ids=claimed,
         min_idle_ms=min_idle_ms,
         idle_ms=idle_ms,
@@ -260,7 +249,7 @@ def xautoclaim(words: Words) -> CommandRequest:
             just_ids = True
         else:
             raise errors.syntax_error()
-    command = XAutoClaim(
+    command = types.XAutoClaim(
         stream=stream_name(key),
         group=group_name(group),
         consumer=consumer_name(consumer),
@@ -297,7 +286,9 @@ def xgroup_create(words: Words) -> CommandRequest:
             raise
         return refused_behind_key(stream, refusal, missing=errors.key_required(stream))
     return for_engine(
-        XGroupCreate(stream=stream, group=name, start=first, mkstream=mkstream, entries_read=entries_read)
+        types.XGroupCreate(
+            stream=stream, group=name, start=first, mkstream=mkstream, entries_read=entries_read
+        )
     )
 
 
@@ -318,7 +309,7 @@ def xgroup_setid(words: Words) -> CommandRequest:
         first = _group_start(start, edges=True)
     except EngineError as refusal:
         return refused_behind_group([stream], name, refusal, _missing_in_xgroup(name))
-    return for_engine(XGroupSetId(stream=stream, group=name, start=first, entries_read=entries_read))
+    return for_engine(types.XGroupSetId(stream=stream, group=name, start=first, entries_read=entries_read))
 
 
 def _missing_in_xgroup(group: str) -> Callable[[str, Presence], EngineError]:
@@ -336,22 +327,22 @@ def _entries_read(word: bytes) -> int | None:
     return None if number == -1 else number
 
 
-def _group_start(word: bytes, *, edges: bool) -> int | Cursor:
+def _group_start(word: bytes, *, edges: bool) -> int | types.Cursor:
     if word == b"$":
-        return Cursor.LATEST
+        return types.Cursor.LATEST
     return id_or_edge(word) if edges else entry_id(word)
 
 
 def xgroup_destroy(words: Words) -> CommandRequest:
     """XGROUP DESTROY key group."""
     _, key, group = words.rest()
-    return for_engine(XGroupDestroy(stream=stream_name(key), group=group_name(group)), replies.count)
+    return for_engine(types.XGroupDestroy(stream=stream_name(key), group=group_name(group)), replies.count)
 
 
 def xgroup_createconsumer(words: Words) -> CommandRequest:
     """XGROUP CREATECONSUMER key group consumer."""
     _, key, group, consumer = words.rest()
-    command = XGroupCreateConsumer(
+    command = types.XGroupCreateConsumer(
         stream=stream_name(key), group=group_name(group), consumer=consumer_name(consumer)
     )
     return for_engine(command, replies.count)
@@ -360,7 +351,7 @@ def xgroup_createconsumer(words: Words) -> CommandRequest:
 def xgroup_delconsumer(words: Words) -> CommandRequest:
     """XGROUP DELCONSUMER key group consumer."""
     _, key, group, consumer = words.rest()
-    command = XGroupDelConsumer(
+    command = types.XGroupDelConsumer(
         stream=stream_name(key), group=group_name(group), consumer=consumer_name(consumer)
     )
     return for_engine(command, replies.count)

@@ -12,15 +12,7 @@ from app.redis.parsers.words import INTEGER_MAX, INTEGER_MIN, Words, echo, integ
 from app.redis.request import CommandRequest, for_engine
 from app.redis.resp import Resp
 from engine import errors
-from engine.commands import (
-    Copy,
-    DescribeUse,
-    Expire,
-    ExpireCondition,
-    Persist,
-    Rename,
-    TimeToLive,
-)
+from engine.commands.types import Copy, DescribeUse, Expire, ExpireCondition, Persist, Rename, TimeToLive
 from engine.replies import Reply, StreamUse
 
 # Redis reads the number of a database as a C int.

@@ -24,7 +24,7 @@ from app.redis.parsers.words import (
 )
 from app.redis.request import CommandRequest, for_engine, refused_behind_group
 from engine import EngineError, errors, ids
-from engine.commands import Cursor, XRead, XReadGroup
+from engine.commands.types import Cursor, XRead, XReadGroup
 
 _READ_UNBALANCED: Final = (
     "ERR Unbalanced 'xread' list of streams: for each stream key an ID, '+', or '$' must be specified."

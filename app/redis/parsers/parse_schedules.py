@@ -13,7 +13,7 @@ from app.redis.parsers.words import INTEGER_MAX, Words, integer_from, stream_nam
 from app.redis.request import CommandRequest, for_engine
 from app.redis.resp import Pairs, Resp
 from engine import entries, errors
-from engine.commands import CancelSchedule, DescribeSchedule, ListSchedules, NewSchedule, SetSchedule
+from engine.commands import schedule_commands
 from engine.recurrence import Rule
 from engine.replies import Reply, ScheduleInfo, SchedulePage, ScheduleSet
 
@@ -66,9 +66,11 @@ def set_schedule(words: Words) -> CommandRequest:
         if option is None or option[0] in given:
             raise errors.syntax_error()
         given[option[0]] = option[1](words.take())
-    schedule = NewSchedule(name, _body(words), Rule(**given))
+    schedule = schedule_commands.NewSchedule(name, _body(words), Rule(**given))
     recurs = schedule.rule.recurs
-    command = SetSchedule(stream=stream, schedule=schedule, only_new=only_new, recurring=recurs)
+    command = schedule_commands.SetSchedule(
+        stream=stream, schedule=schedule, only_new=only_new, recurring=recurs
+    )
     request = for_engine(command, _set)
     return msgspec.structs.replace(request, actions=("manage",)) if recurs else request
 
@@ -84,7 +86,7 @@ def get_schedule(words: Words) -> CommandRequest:
     """WEIR.SCHEDULE GET key name."""
     _, key, named = words.take_many(3)
     stream, name = stream_name(key), _name(named)
-    return for_engine(DescribeSchedule(stream=stream, name=name), _shown)
+    return for_engine(schedule_commands.DescribeSchedule(stream=stream, name=name), _shown)
 
 
 def list_schedules(words: Words) -> CommandRequest:
@@ -103,7 +105,9 @@ def list_schedules(words: Words) -> CommandRequest:
             count = integer_from(words.take(), 1, _PAGE_MAX, f"ERR COUNT is between 1 and {_PAGE_MAX}")
         else:
             raise errors.syntax_error()
-    return for_engine(ListSchedules(stream=stream, by_name=by_name, after=after, limit=count), _page)
+    return for_engine(
+        schedule_commands.ListSchedules(stream=stream, by_name=by_name, after=after, limit=count), _page
+    )
 
 
 def delete_schedule(words: Words) -> CommandRequest:
@@ -113,7 +117,9 @@ def delete_schedule(words: Words) -> CommandRequest:
     recurring = words.took(b"RECURRING")
     if words.left:
         raise errors.syntax_error()
-    request = for_engine(CancelSchedule(stream=stream, name=name, recurring=recurring), lambda _: 1)
+    request = for_engine(
+        schedule_commands.CancelSchedule(stream=stream, name=name, recurring=recurring), lambda _: 1
+    )
     return msgspec.structs.replace(request, actions=("manage",)) if recurring else request
 
 

@@ -39,20 +39,7 @@ from app.redis.parsers.words import (
 from app.redis.request import CommandRequest, Visible, at_once, for_engine, for_names
 from app.redis.resp import Pairs, Resp
 from engine import EngineError, errors
-from engine.commands import (
-    ConfigGet,
-    ConfigSet,
-    DbSize,
-    Delete,
-    Exists,
-    FlushAll,
-    ListStreams,
-    Type,
-    XInfoConsumers,
-    XInfoGroups,
-    XInfoStream,
-    XInfoStreamFull,
-)
+from engine.commands import types
 from engine.replies import Listing, NamedValues, Reply
 
 # 4 MiB of the longest names; each is one page of one scan under way.
@@ -119,7 +106,7 @@ def xinfo_stream(words: Words) -> CommandRequest:
     """XINFO STREAM key [FULL [COUNT n]]; the options are looked at after the key."""
     written, stream = words.take(), stream_name(words.take())
     if not words.left:
-        return for_engine(XInfoStream(stream=stream))
+        return for_engine(types.XInfoStream(stream=stream))
     try:
         count = _full_count(words, written)
     except EngineError as caught:
@@ -128,8 +115,8 @@ def xinfo_stream(words: Words) -> CommandRequest:
         def refuse(_: Reply) -> Resp:
             raise refusal
 
-        return for_engine(XInfoStream(stream=stream), refuse)
-    return for_engine(XInfoStreamFull(stream=stream, count=count))
+        return for_engine(types.XInfoStream(stream=stream), refuse)
+    return for_engine(types.XInfoStreamFull(stream=stream, count=count))
 
 
 def _full_count(words: Words, written: bytes) -> int | None:
@@ -149,40 +136,40 @@ def _full_count(words: Words, written: bytes) -> int | None:
 def xinfo_groups(words: Words) -> CommandRequest:
     """XINFO GROUPS key."""
     _, key = words.rest()
-    return for_engine(XInfoGroups(stream=stream_name(key)))
+    return for_engine(types.XInfoGroups(stream=stream_name(key)))
 
 
 def xinfo_consumers(words: Words) -> CommandRequest:
     """XINFO CONSUMERS key group."""
     _, key, group = words.rest()
-    return for_engine(XInfoConsumers(stream=stream_name(key), group=group_name(group)))
+    return for_engine(types.XInfoConsumers(stream=stream_name(key), group=group_name(group)))
 
 
 def delete(words: Words) -> CommandRequest:
     """DEL key [key …]; UNLINK is the same."""
-    return for_engine(Delete(streams=stream_names(words.rest())), replies.count)
+    return for_engine(types.Delete(streams=stream_names(words.rest())), replies.count)
 
 
 def exists(words: Words) -> CommandRequest:
     """EXISTS and TOUCH key [key …]; a key that is named twice counts twice."""
-    return for_engine(Exists(streams=stream_names(words.rest())), replies.count)
+    return for_engine(types.Exists(streams=stream_names(words.rest())), replies.count)
 
 
 def type_of(words: Words) -> CommandRequest:
     """TYPE key."""
-    return for_engine(Type(stream=stream_name(words.take())))
+    return for_engine(types.Type(stream=stream_name(words.take())))
 
 
 def dbsize(_: Words) -> CommandRequest:
     """DBSIZE."""
-    return for_engine(DbSize(), replies.count)
+    return for_engine(types.DbSize(), replies.count)
 
 
 def flushall(words: Words) -> CommandRequest:
     """FLUSHALL [ASYNC|SYNC]."""
     if words.left > 1 or (words.left and words.option() not in {b"ASYNC", b"SYNC"}):
         raise errors.syntax_error()
-    return for_engine(FlushAll())
+    return for_engine(types.FlushAll())
 
 
 def keys(words: Words) -> CommandRequest:
@@ -193,7 +180,7 @@ def keys(words: Words) -> CommandRequest:
         assert isinstance(reply, Listing), "ListStreams lists"
         return _matching(reply.names, glob, visible)
 
-    return for_names(ListStreams(prefix=_prefix(glob)), shape)
+    return for_names(types.ListStreams(prefix=_prefix(glob)), shape)
 
 
 def randomkey(_: Words) -> CommandRequest:
@@ -204,7 +191,7 @@ def randomkey(_: Words) -> CommandRequest:
         return next((name.encode() for name in reply.names if visible(name)), None)
 
     # More than one: some may have expired.
-    return for_names(ListStreams(at=random.random()), shape, names_max=_RANDOM_NAMES_MAX)  # noqa: S311 - no secret
+    return for_names(types.ListStreams(at=random.random()), shape, names_max=_RANDOM_NAMES_MAX)  # noqa: S311 - no secret
 
 
 def scan(words: Words) -> CommandRequest:
@@ -236,7 +223,7 @@ def scan(words: Words) -> CommandRequest:
         return [b"%d" % cursor, found]
 
     # One more says whether there are more.
-    return for_names(ListStreams(prefix=_prefix(glob), after=after), shape, count + 1)
+    return for_names(types.ListStreams(prefix=_prefix(glob), after=after), shape, count + 1)
 
 
 def _cursor(word: bytes) -> int:
@@ -272,7 +259,7 @@ def config_get(words: Words) -> CommandRequest:
         shown = [pair for pair in named if any(glob.matches(pair[0]) for glob in globs)]
         return Pairs(part for pair in shown for part in pair)
 
-    return for_engine(ConfigGet(), shape)
+    return for_engine(types.ConfigGet(), shape)
 
 
 def config_set(words: Words) -> CommandRequest:
@@ -297,7 +284,7 @@ def config_set(words: Words) -> CommandRequest:
             raise _config_failed(name, "duplicate parameter")
         value = raw_value.decode(errors="replace")
         values[name] = _memory(value) if name == _MEMORY_SETTING else value
-    return for_engine(ConfigSet(values=tuple(values.items())))
+    return for_engine(types.ConfigSet(values=tuple(values.items())))
 
 
 def _memory(value: str) -> str:
@@ -346,4 +333,4 @@ def waitaof(words: Words) -> CommandRequest:
     timeout_ms(words.take())
     if not local:
         return at_once(lambda _: [0, 0])
-    return CommandRequest("", command=DbSize(), shape=lambda _: [1, 0], synced=True)
+    return CommandRequest("", command=types.DbSize(), shape=lambda _: [1, 0], synced=True)

@@ -11,7 +11,8 @@ from app.redis.parsers import parse_entries
 from app.redis.parsers.words import Words, stream_name
 from app.redis.request import CommandRequest, for_engine
 from engine import errors
-from engine.commands import Close, XAdd, XInfoStream
+from engine.commands.types import XAdd, XInfoStream
+from engine.commands.weir_commands import Close
 
 
 def close(words: Words) -> CommandRequest:

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from engine import Engine, SystemClock
-from engine.commands import EnsureGroup
+from engine.commands.weir_commands import EnsureGroup
 from tests.engine.asking import reply_to
 
 

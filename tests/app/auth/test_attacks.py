@@ -24,7 +24,8 @@ from app.errors import RefusalError
 from app.main import create_app
 from app.settings import Settings
 from engine import Engine, SystemClock
-from engine.commands import EnsureStream, XLen
+from engine.commands.types import XLen
+from engine.commands.weir_commands import EnsureStream
 from tests.app.auth.callers import ROOT, app_with, client, made
 from tests.app.auth.test_late import connect
 from tests.app.conversing import SocketWorld, ops, working

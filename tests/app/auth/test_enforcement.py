@@ -13,7 +13,7 @@ from app.auth import Access, Action
 from app.http.operations.operation import Operation
 from app.main import ROUTES, App
 from engine import Engine, entries
-from engine.commands import XAdd
+from engine.commands.types import XAdd
 from tests.app.auth.callers import ROOT, app_with, client, made
 from tests.app.test_sse import EventReader
 from tests.engine.asking import reply_to

@@ -17,7 +17,7 @@ from websockets.typing import Subprotocol
 from app.auth import TokenPolicy
 from app.auth.jwt import REFRESH_S, UNKNOWN_KEY_S
 from engine import entries
-from engine.commands import XAdd, XLen
+from engine.commands.types import XAdd, XLen
 from tests.app.auth.test_jwt import NOW, RSA, RSA_NEW, KeyServer, public, signed
 from tests.app.ten_doors import DOORS, Bench, opened
 from tests.engine.asking import reply_to

@@ -19,7 +19,7 @@ from app.errors import RefusalError
 from app.live.sessions import AccessEnd, OpenSessions
 from app.main import App
 from engine import Engine
-from engine.commands import XLen
+from engine.commands.types import XLen
 from tests.app.auth.callers import app_with, client, made
 from tests.app.auth.test_jwt import signed
 from tests.engine.asking import reply_to

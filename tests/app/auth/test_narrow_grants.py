@@ -15,7 +15,7 @@ from app import redis
 from app.auth import Grant, Principal
 from app.main import ROUTES
 from engine import entries
-from engine.commands import XAdd, XGroupCreate, XGroupCreateConsumer
+from engine.commands.types import XAdd, XGroupCreate, XGroupCreateConsumer
 from tests.app.ten_doors import DOORS, Bench, Door, Http, InWords, WebSocket, opened
 from tests.engine.asking import reply_to
 

@@ -17,7 +17,9 @@ from websockets.exceptions import ConnectionClosed
 from websockets.typing import Subprotocol
 
 from engine import Call, Done, Engine, Replies
-from engine.commands import AddEach, AppendDurable, Exists, XAdd, XLen
+from engine.commands.durable_commands import AppendDurable
+from engine.commands.types import Exists, XAdd, XLen
+from engine.commands.weir_commands import AddEach
 from tests.app.ten_doors import LATE_S, Bench, opened
 from tests.engine.asking import reply_to
 from tests.engine.clocks import HandClock

@@ -13,7 +13,8 @@ from app.redis import parse
 from app.redis.rights import needed
 from app.settings import Settings
 from engine import Engine, SystemClock, entries
-from engine.commands import Delete, EnsureGroup, Exists, XAdd
+from engine.commands.types import Delete, Exists, XAdd
+from engine.commands.weir_commands import EnsureGroup
 from tests.app.conftest import calling
 from tests.app.every_command import WORDS
 from tests.app.policies import FixedPolicy, principal_with

@@ -11,7 +11,7 @@ import pytest
 
 from app.auth import Action
 from engine import Engine
-from engine.commands import EnsureGroup
+from engine.commands.weir_commands import EnsureGroup
 from tests.app.auth.callers import app_with, client, made
 from tests.engine.asking import reply_to
 

@@ -25,7 +25,7 @@ from app.live.token_store import DROP_TOKENS
 from app.main import App, create_app
 from app.settings import Settings
 from engine import Engine, SystemClock
-from engine.commands import ListMetadata, PutMetadata
+from engine.commands.weir_commands import ListMetadata, PutMetadata
 from engine.replies import MetadataPage
 from tests.app.auth.callers import ROOT, app_with, client, made
 from tests.app.auth.test_jwt import signed

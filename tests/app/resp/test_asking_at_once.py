@@ -9,7 +9,10 @@ from typing import Any, Final
 import pytest
 
 from engine import Call, ids
-from engine.commands import Acknowledge, AddEach, Close, Command, CreateDurable, XAck, XAdd, XLen
+from engine.commands.base import Command
+from engine.commands.durable_commands import CreateDurable
+from engine.commands.types import XAck, XAdd, XLen
+from engine.commands.weir_commands import Acknowledge, AddEach, Close
 from tests.app.holding import holds
 from tests.app.resp.conftest import TestedPort, Wire, until
 from tests.engine.asking import reply_to

@@ -15,7 +15,8 @@ from app.auth import Grant, TokenPolicy, tokens
 from app.limits import SLOW_TURNS_MAX
 from app.metrics.slow_turns import SlowTurns
 from engine import SLOW_TURN_S, SystemClock
-from engine.commands import AddEach, XLen, XRange
+from engine.commands.types import XLen, XRange
+from engine.commands.weir_commands import AddEach
 from tests.app.resp.conftest import TestedPort, Wire
 from tests.engine.asking import reply_to
 from tests.engine.clocks import HandClock

@@ -11,62 +11,65 @@ import pytest
 from app.tenants.renaming import WHOLE, add_prefix, renamed_fields
 from app.tenants.stripping import IN_LISTS, REPLIES, strip_prefix
 from app.tenants.tenant_names import TenantNames
-from engine import EngineError, commands, replies
-from engine.commands import BlockingCommand, BoundedRead, Command, DbSize, FlushAll, StreamCommand, XLen
+from engine import EngineError, replies
+from engine.commands import types, weir_commands
+from engine.commands.base import BlockingCommand, Command, StreamCommand
+from engine.commands.durable_commands import AppendBatches, AppendDurable, CreateDurable
+from engine.commands.schedule_commands import AddScheduled, FireDueSchedules, ListSchedules, SetSchedule
 from engine.commands.storing import StoreRuns
 from engine.replies import Measured, Reply
 
 NAMES = TenantNames("acme.")
 # What is renamed of a command beside `stream`. A new field of text is refused until it is known.
 RENAMED: Final[Mapping[type[Command], set[str]]] = {
-    commands.Copy: {"stream", "target"},
-    commands.Delete: {"streams", "expected"},
-    commands.EndWait: {"streams"},
-    commands.EnsureGroup: {"stream", "policy"},
-    commands.Exists: {"streams"},
-    commands.FindDeadLetters: {"stream", "letters"},
-    commands.FindGroup: {"streams"},
-    commands.Plan: {"streams", "ends"},
-    commands.Redrive: {"stream", "letters"},
-    commands.Rename: {"stream", "target"},
-    commands.Unchanged: {"versions"},
-    commands.UpdateGroup: {"stream", "policy"},
-    commands.UpdateStream: {"stream", "expected"},
-    commands.AddEach: {"stream", "bodies"},
-    commands.AppendBatches: {"stream", "bodies"},
-    commands.AppendDurable: {"stream", "bodies"},
-    commands.CreateDurable: {"stream", "bodies", "fork"},
-    commands.XAdd: {"stream", "bodies"},
-    commands.XRead: {"streams"},
-    commands.XReadGroup: {"streams"},
+    types.Copy: {"stream", "target"},
+    types.Delete: {"streams", "expected"},
+    weir_commands.EndWait: {"streams"},
+    weir_commands.EnsureGroup: {"stream", "policy"},
+    types.Exists: {"streams"},
+    weir_commands.FindDeadLetters: {"stream", "letters"},
+    types.FindGroup: {"streams"},
+    weir_commands.Plan: {"streams", "ends"},
+    weir_commands.Redrive: {"stream", "letters"},
+    types.Rename: {"stream", "target"},
+    weir_commands.Unchanged: {"versions"},
+    weir_commands.UpdateGroup: {"stream", "policy"},
+    weir_commands.UpdateStream: {"stream", "expected"},
+    weir_commands.AddEach: {"stream", "bodies"},
+    AppendBatches: {"stream", "bodies"},
+    AppendDurable: {"stream", "bodies"},
+    CreateDurable: {"stream", "bodies", "fork"},
+    types.XAdd: {"stream", "bodies"},
+    types.XRead: {"streams"},
+    types.XReadGroup: {"streams"},
 }
 # A function of their own renames these fields.
 WHOLE_FIELDS: Final[Mapping[type[Command], set[str]]] = {
-    commands.AddScheduled: {"stream", "add", "later", "cancel"},
-    commands.Close: {"stream", "add"},
-    commands.DbSize: set(),
-    commands.ListSchedules: {"stream", "after", "before", "before_ms", "by_name"},
-    commands.ListStreams: {"prefix", "after"},
-    commands.Publish: {"parts", "idempotency", "chunk"},
-    commands.SetSchedule: {"stream", "schedule"},
-    commands.StreamInfos: {"prefix", "after"},
+    AddScheduled: {"stream", "add", "later", "cancel"},
+    weir_commands.Close: {"stream", "add"},
+    types.DbSize: set(),
+    ListSchedules: {"stream", "after", "before", "before_ms", "by_name"},
+    types.ListStreams: {"prefix", "after"},
+    weir_commands.Publish: {"parts", "idempotency", "chunk"},
+    SetSchedule: {"stream", "schedule"},
+    weir_commands.StreamInfos: {"prefix", "after"},
 }
 WITHOUT_NAMES: Final = {
     *("at", "cancel_required", "drops_schedules", "expected_last_id", "limit", "mkstream", "ms"),
     *("only_new", "reason", "recurring", "relative", "replace"),
 }
 REFUSED: Final = {
-    commands.ConfigGet,
-    commands.ConfigSet,
-    commands.ExpireStreams,
-    commands.FireDueSchedules,
-    commands.FlushAll,
-    commands.ListMetadata,
-    commands.EnforceRetention,
-    commands.Maintain,
-    commands.MeasureStreams,
-    commands.PutMetadata,
-    commands.ReleaseDeferred,
+    types.ConfigGet,
+    types.ConfigSet,
+    weir_commands.ExpireStreams,
+    FireDueSchedules,
+    types.FlushAll,
+    weir_commands.ListMetadata,
+    weir_commands.EnforceRetention,
+    weir_commands.Maintain,
+    weir_commands.MeasureStreams,
+    weir_commands.PutMetadata,
+    weir_commands.ReleaseDeferred,
     StoreRuns,
 }
 # Fields of replies that are shown as they are.
@@ -136,7 +139,7 @@ NO_NAMES: Final = frozenset(
 def concrete(kind: type[Command]) -> Iterator[type[Command]]:
     """The commands among the classes below."""
     for one in kind.__subclasses__():
-        if one not in (BlockingCommand, BoundedRead, StreamCommand):
+        if one not in (BlockingCommand, types.BoundedRead, StreamCommand):
             yield one
         yield from concrete(one)
 
@@ -186,7 +189,7 @@ class NewReply:
     stream: str
 
 
-@pytest.mark.parametrize("command", [NewCommand(stream="s", beside=[]), FlushAll(), commands.ConfigGet()])
+@pytest.mark.parametrize("command", [NewCommand(stream="s", beside=[]), types.FlushAll(), types.ConfigGet()])
 def test_what_is_not_known_to_name_streams_is_refused(command: Command) -> None:
     with pytest.raises(EngineError) as refused:
         add_prefix(command, NAMES)
@@ -201,14 +204,14 @@ def test_a_reply_that_the_table_does_not_have_is_not_shown(reply: Reply) -> None
 
 
 def test_waitaof_counts_no_streams_of_others() -> None:
-    assert add_prefix(DbSize(), NAMES).named_streams() == ()
+    assert add_prefix(types.DbSize(), NAMES).named_streams() == ()
 
 
 @pytest.mark.parametrize(("length", "is_refused"), [(507, False), (508, True)])
 def test_a_name_has_room_for_the_prefix(length: int, *, is_refused: bool) -> None:
-    command = XLen(stream="n" * length)
+    command = types.XLen(stream="n" * length)
     if not is_refused:
-        assert add_prefix(command, NAMES) == XLen(stream="acme." + "n" * length)
+        assert add_prefix(command, NAMES) == types.XLen(stream="acme." + "n" * length)
         return
     with pytest.raises(EngineError) as refused:
         add_prefix(command, NAMES)

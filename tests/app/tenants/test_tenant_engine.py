@@ -11,42 +11,16 @@ from app.live.leases import ConsumerLeases
 from app.tenants.stripping import ShownInfo
 from app.tenants.tenant import TENANTS_MAX, TenantEngine, Tenants
 from engine import Engine, EngineError, entries, ids
-from engine.commands import (
-    Chunk,
-    Cursor,
-    DeadLetterEntries,
-    Delete,
-    DescribeGroup,
-    EnsureGroup,
-    FlushAll,
-    IdempotencyKey,
-    ListStreams,
-    Publish,
-    Redrive,
-    StreamInfos,
-    Trim,
-    UpdateStream,
-    XAdd,
-    XAutoClaim,
-    XInfoConsumers,
-    XInfoGroups,
-    XInfoStream,
-    XInfoStreamFull,
-    XLen,
-    XRange,
-    XRead,
-    XReadGroup,
-    XTrim,
-)
+from engine.commands import types, weir_commands
 from engine.replies import Added, Listing, Reply, StreamInfo
 from tests.engine.asking import begin_read, reply_to, submit, submit_each, turn_of
 
 A, B = "acme.", "globex."
 
 
-def add(stream: str, *values: str, binary: bool = False) -> XAdd:
+def add(stream: str, *values: str, binary: bool = False) -> types.XAdd:
     last: Sequence[tuple[str, str | bytes]] = [("b", b"\xff")] if binary else []
-    return XAdd(stream=stream, bodies=[entries.body([("v", value), *last]) for value in values])
+    return types.XAdd(stream=stream, bodies=[entries.body([("v", value), *last]) for value in values])
 
 
 async def ask(engine: TenantEngine, command: Any) -> Any:
@@ -58,13 +32,17 @@ async def dead(engine: Engine) -> TenantEngine:
     """A tenant with two dead letters, one of them with values that are no text."""
     tenant = TenantEngine(engine, A)
     policy = {"dead_letter_stream": "dead", "max_deliveries": 3}
-    await reply_to(tenant, EnsureGroup(stream="s", group="g", start=0, mkstream=True, policy=policy))
+    await reply_to(
+        tenant, weir_commands.EnsureGroup(stream="s", group="g", start=0, mkstream=True, policy=policy)
+    )
     await reply_to(tenant, add("s", "acme.s"))
     await reply_to(tenant, add("s", "acme.s", binary=True))
-    read: Any = await reply_to(tenant, XReadGroup(streams=[("s", Cursor.NEW)], group="g", consumer="c"))
+    read: Any = await reply_to(
+        tenant, types.XReadGroup(streams=[("s", types.Cursor.NEW)], group="g", consumer="c")
+    )
     buried: Any = await reply_to(
         tenant,
-        DeadLetterEntries(
+        weir_commands.DeadLetterEntries(
             stream="s", group="g", ids=[one.id for one in read.streams[0].entries], reason="why"
         ),
     )
@@ -79,65 +57,69 @@ def sources(pages: Sequence[Any]) -> list[bytes]:
 
 async def test_dead_letters_name_their_source_without_the_prefix(dead: TenantEngine, engine: Engine) -> None:
     """In every way to read them; the entry's own fields stay as they are."""
-    whole = XRange(stream="dead", start=ids.ID_MIN, end=ids.ID_MAX)
+    whole = types.XRange(stream="dead", start=ids.ID_MIN, end=ids.ID_MAX)
     page = await ask(dead, whole)
     assert sources([page]) == [b"s", b"s"]
     assert [dict(pairs)["v"] for _, pairs in page.pairs()] == [b"acme.s"] * 2
-    read = await ask(dead, XRead(streams=[("dead", 0)]))
+    read = await ask(dead, types.XRead(streams=[("dead", 0)]))
     assert (read.streams[0].stream, sources([read.streams[0].entries])) == ("dead", [b"s", b"s"])
-    full = await ask(dead, XInfoStreamFull(stream="dead"))
+    full = await ask(dead, types.XInfoStreamFull(stream="dead"))
     assert sources([full.entries]) == [b"s", b"s"]
     for text in (full.stream.first_entry, full.stream.last_entry):
         assert dict(entries.pairs_of(text))["weir-source"] == b"s"
-    await reply_to(dead, EnsureGroup(stream="dead", group="g", start=0))
-    given = await ask(dead, XReadGroup(streams=[("dead", Cursor.NEW)], group="g", consumer="c"))
+    await reply_to(dead, weir_commands.EnsureGroup(stream="dead", group="g", start=0))
+    given = await ask(dead, types.XReadGroup(streams=[("dead", types.Cursor.NEW)], group="g", consumer="c"))
     claimed = await ask(
-        dead, XAutoClaim(stream="dead", group="g", consumer="d", min_idle_ms=0, start=0, count=9)
+        dead, types.XAutoClaim(stream="dead", group="g", consumer="d", min_idle_ms=0, start=0, count=9)
     )
     for found in (given.streams[0].entries, claimed.entries):
         assert [dict(one.pairs())["weir-source"] for one in found] == [b"s", b"s"]
-    real = XRange(stream="acme.dead", start=ids.ID_MIN, end=ids.ID_MAX)
+    real = types.XRange(stream="acme.dead", start=ids.ID_MIN, end=ids.ID_MAX)
     assert sources([await reply_to(engine, real)]) == [b"acme.s"] * 2
 
 
 async def test_dead_letters_go_back(dead: TenantEngine) -> None:
-    found = await ask(dead, XRange(stream="dead", start=ids.ID_MIN, end=ids.ID_MAX))
+    found = await ask(dead, types.XRange(stream="dead", start=ids.ID_MIN, end=ids.ID_MAX))
     letters = [one for one, _ in found.pairs()]
-    redriven = await ask(dead, Redrive(stream="s", group="g", letters="dead", ids=letters))
-    assert (redriven.letters, await reply_to(dead, XLen(stream="dead"))) == (letters, 0)
+    redriven = await ask(dead, weir_commands.Redrive(stream="s", group="g", letters="dead", ids=letters))
+    assert (redriven.letters, await reply_to(dead, types.XLen(stream="dead"))) == (letters, 0)
 
 
 async def test_a_precondition_means_what_was_shown(dead: TenantEngine) -> None:
     """Though the first entry is shown with another source."""
-    shown = await ask(dead, XInfoStream(stream="dead"))
+    shown = await ask(dead, types.XInfoStream(stream="dead"))
     assert isinstance(shown, ShownInfo)
-    await reply_to(dead, UpdateStream(stream="dead", retention={"max_len": 9}, expected=shown))
+    await reply_to(dead, weir_commands.UpdateStream(stream="dead", retention={"max_len": 9}, expected=shown))
     with pytest.raises(EngineError) as refused:
-        await reply_to(dead, UpdateStream(stream="dead", retention={"max_len": 8}, expected=shown))
+        await reply_to(
+            dead, weir_commands.UpdateStream(stream="dead", retention={"max_len": 8}, expected=shown)
+        )
     assert refused.value.code == "precondition_failed"
-    again = await ask(dead, XInfoStream(stream="dead"))
+    again = await ask(dead, types.XInfoStream(stream="dead"))
     assert isinstance(again, StreamInfo)
-    assert await reply_to(dead, Delete(streams=["dead"], expected=again)) == 1
+    assert await reply_to(dead, types.Delete(streams=["dead"], expected=again)) == 1
 
 
 async def test_a_stream_of_others_is_not_named(engine: Engine) -> None:
     """As where an operator lets a group of a tenant write its dead letters elsewhere."""
     policy = {"dead_letter_stream": "operators", "max_deliveries": 3}
-    await reply_to(engine, EnsureGroup(stream="acme.s", group="g", start=0, mkstream=True, policy=policy))
+    await reply_to(
+        engine, weir_commands.EnsureGroup(stream="acme.s", group="g", start=0, mkstream=True, policy=policy)
+    )
     tenant = TenantEngine(engine, A)
-    assert (await ask(tenant, DescribeGroup(stream="s", group="g"))).dead_letter_stream == "/"
-    assert [one.dead_letter_stream for one in await ask(tenant, XInfoGroups(stream="s"))] == ["/"]
+    assert (await ask(tenant, weir_commands.DescribeGroup(stream="s", group="g"))).dead_letter_stream == "/"
+    assert [one.dead_letter_stream for one in await ask(tenant, types.XInfoGroups(stream="s"))] == ["/"]
 
 
 async def test_lists_have_the_tenants_streams_in_pages(engine: Engine) -> None:
     """Neighbours in the order of names are not in them, nor names that no request can use."""
     for name in ("acme", "acme.", "acme..", "acme.a", "acme.b", "acme.c", "acme/", "globex.a", "acmf"):
-        await reply_to(engine, EnsureGroup(stream=name, group="g", start=0, mkstream=True))
+        await reply_to(engine, weir_commands.EnsureGroup(stream=name, group="g", start=0, mkstream=True))
     tenant = TenantEngine(engine, A)
     found: list[str] = []
     after: str | None = None
     while True:
-        page = await ask(tenant, ListStreams(after=after, limit=1))
+        page = await ask(tenant, types.ListStreams(after=after, limit=1))
         assert isinstance(page, Listing)
         found += page.names
         after = page.next
@@ -145,9 +127,9 @@ async def test_lists_have_the_tenants_streams_in_pages(engine: Engine) -> None:
             break
         assert A not in after
     assert found == ["a", "b", "c"]
-    infos = await ask(tenant, StreamInfos(prefix="b"))
+    infos = await ask(tenant, weir_commands.StreamInfos(prefix="b"))
     assert ([name for name, _ in infos.streams], infos.next) == (["b"], None)
-    infos = await ask(tenant, StreamInfos(after="a", limit=1))
+    infos = await ask(tenant, weir_commands.StreamInfos(after="a", limit=1))
     assert ([name for name, _ in infos.streams], infos.next) == (["b"], "b")
 
 
@@ -155,14 +137,14 @@ async def test_keys_over_many_streams_are_the_tenants_own(engine: Engine) -> Non
     """Idempotency keys and chunks: the same ones of another tenant, or of a caller without a prefix, are
     others.
     """
-    key, chunk = IdempotencyKey("k", b"digest"), Chunk("p", 1, 0)
+    key, chunk = types.IdempotencyKey("k", b"digest"), weir_commands.Chunk("p", 1, 0)
     callers: list[Any] = [TenantEngine(engine, A), TenantEngine(engine, B), engine]
     for part in ({"idempotency": key}, {"chunk": chunk}):
-        command = Publish(parts=[add("s", "1")], **part)
+        command = weir_commands.Publish(parts=[add("s", "1")], **part)
         for caller in callers:
-            before = await ask(caller, XLen(stream="s"))
+            before = await ask(caller, types.XLen(stream="s"))
             first, second = [await ask(caller, command) for _ in range(2)]
-            assert await ask(caller, XLen(stream="s")) == before + 1
+            assert await ask(caller, types.XLen(stream="s")) == before + 1
             assert first.streams[0][0] == "s"
             again = second.streams[0]
             assert (again[0] if isinstance(again, tuple) else again.stream) == "s"
@@ -174,26 +156,32 @@ async def test_refusals_quote_the_tenants_names(engine: Engine, tenant: str) -> 
     own = TenantEngine(engine, tenant)
     name = "o'r\"ders"
     refusals: list[EngineError] = []
-    for command in (XInfoStream(stream=name), XInfoConsumers(stream=name, group="g")):
+    for command in (types.XInfoStream(stream=name), types.XInfoConsumers(stream=name, group="g")):
         with pytest.raises(EngineError) as refused:
             await reply_to(own, command)
         refusals.append(refused.value)
-    (one,) = await turn_of(own, [XInfoGroups(stream=name)])
+    (one,) = await turn_of(own, [types.XInfoGroups(stream=name)])
     assert isinstance(one, EngineError)
     found: list[Any] = []
-    submit(own, [DescribeGroup(stream=name, group="g")], found.extend)
-    submit_each(own, [XInfoGroups(stream=name), XInfoStream(stream=name)], found.extend)
+    submit(own, [weir_commands.DescribeGroup(stream=name, group="g")], found.extend)
+    submit_each(own, [types.XInfoGroups(stream=name), types.XInfoStream(stream=name)], found.extend)
     given: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-    begin_read(own, XReadGroup(streams=[(name, Cursor.NEW)], group="g", consumer="c"), given.set_result)
+    begin_read(
+        own, types.XReadGroup(streams=[(name, types.Cursor.NEW)], group="g", consumer="c"), given.set_result
+    )
     refusals += [one, *found, *await given]
     for refusal in refusals:
         assert refusal.members["stream"] == name
         assert repr(name) in refusal.detail
         assert tenant not in f"{refusal.detail}{refusal.redis}{refusal.members}"
         assert repr(tenant)[1:-1] not in refusal.detail
-    await reply_to(own, Publish(parts=[add("s", "1")], chunk=Chunk("spark", 2, 0)))
+    await reply_to(
+        own, weir_commands.Publish(parts=[add("s", "1")], chunk=weir_commands.Chunk("spark", 2, 0))
+    )
     with pytest.raises(EngineError) as refused:
-        await reply_to(own, Publish(parts=[add("s", "1")], chunk=Chunk("spark", 1, 0)))
+        await reply_to(
+            own, weir_commands.Publish(parts=[add("s", "1")], chunk=weir_commands.Chunk("spark", 1, 0))
+        )
     assert "the producer 'spark' is in epoch 2" in refused.value.detail
 
 
@@ -217,21 +205,21 @@ async def test_commands_about_all_streams_run_nothing(engine: Engine) -> None:
     tenant = TenantEngine(engine, A)
     await reply_to(tenant, add("s", "1"))
     with pytest.raises(EngineError):
-        await reply_to(tenant, FlushAll())
+        await reply_to(tenant, types.FlushAll())
     with pytest.raises(EngineError):
-        await turn_of(tenant, [XTrim(stream="s", trim=Trim(maxlen=0)), FlushAll()])
+        await turn_of(tenant, [types.XTrim(stream="s", trim=types.Trim(maxlen=0)), types.FlushAll()])
     found: list[Reply | EngineError] = []
-    submit(tenant, [XTrim(stream="s", trim=Trim(maxlen=0)), FlushAll()], found.extend)
-    submit_each(tenant, [FlushAll(), FlushAll()], found.extend)
+    submit(tenant, [types.XTrim(stream="s", trim=types.Trim(maxlen=0)), types.FlushAll()], found.extend)
+    submit_each(tenant, [types.FlushAll(), types.FlushAll()], found.extend)
     assert [one.code for one in found if isinstance(one, EngineError)] == ["forbidden"] * 3
     given: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-    some = [FlushAll(), XLen(stream="s"), XLen(stream="s" * 512), add("t", "1")]
+    some = [types.FlushAll(), types.XLen(stream="s"), types.XLen(stream="s" * 512), add("t", "1")]
     submit_each(tenant, some, given.set_result)
     _, length, too_long, added = await given
     assert (length, isinstance(added, Added)) == (1, True)
     assert isinstance(too_long, EngineError)
     assert too_long.code == "invalid_name"
-    assert await reply_to(engine, XLen(stream="acme.s")) == 1
+    assert await reply_to(engine, types.XLen(stream="acme.s")) == 1
 
 
 async def test_callers_without_a_prefix_have_the_engine_itself(engine: Engine) -> None:

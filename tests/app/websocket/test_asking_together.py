@@ -10,7 +10,9 @@ import pytest
 
 from app.settings import Settings
 from engine import Call, ids
-from engine.commands import Acknowledge, Close, Command, XAck, XAdd, XGroupCreate, XLen, XPending
+from engine.commands.base import Command
+from engine.commands.types import XAck, XAdd, XGroupCreate, XLen, XPending
+from engine.commands.weir_commands import Acknowledge, Close
 from engine.entries import body
 from engine.replies import PendingSummary
 from tests.app.holding import holds

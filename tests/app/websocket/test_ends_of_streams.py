@@ -5,7 +5,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from engine.commands import NewSchedule, SetSchedule
+from engine.commands.schedule_commands import NewSchedule, SetSchedule
 from engine.entries import body
 from engine.recurrence import Rule
 from tests.app.policies import principal_with

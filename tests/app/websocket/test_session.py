@@ -10,19 +10,8 @@ import pytest
 from app.doors.websocket.stream_subscription import StreamSubscription
 from app.live.feeds import FeedPage
 from engine import EngineError, ids
-from engine.commands import Claim as ClaimOptions
-from engine.commands import (
-    Exists,
-    Trim,
-    UpdateGroup,
-    XAdd,
-    XClaim,
-    XGroupDestroy,
-    XRange,
-    XRead,
-    XReadGroup,
-    XTrim,
-)
+from engine.commands import types
+from engine.commands.weir_commands import UpdateGroup
 from engine.entries import body
 from engine.replies import Entries
 from tests.app.conversing import LIMITS, Json, SocketWorld, credit_of, named, names_of, ops, working
@@ -90,7 +79,7 @@ def test_a_gap_costs_no_credit(world: SocketWorld) -> None:
     """It is reported with what is known of it."""
     world.add("s", 3)
     first, _, last = world.texts("s")
-    world.run(XTrim(stream="s", trim=Trim(maxlen=1)))
+    world.run(types.XTrim(stream="s", trim=types.Trim(maxlen=1)))
     sent = world.say("subscribe", sub="t", streams={"s": first}, credit=1)
     assert sent[1] == {
         "op": "gap", "sub": "t", "stream": "s", "requested": first, "first_available": last, "lost": None
@@ -172,7 +161,7 @@ AWAY: Final = EngineError("backend_unavailable", "ERR away", "the backend cannot
 
 def refuse(world: SocketWorld, error: EngineError) -> None:
     """The backend answers no read."""
-    world.engine.refusals = dict.fromkeys((XRead, XReadGroup), error)
+    world.engine.refusals = dict.fromkeys((types.XRead, types.XReadGroup), error)
     world.do(world.engine.serve)
 
 
@@ -225,8 +214,8 @@ def test_whatever_it_holds_is_looked_at_in_turn(world: SocketWorld, place: int) 
     working(world, 25_000, credit=25_000)
     for _ in range(2):
         held = [ids.parse(text) or 0 for text in world.pushed("w")][-25_000:]
-        claim = ClaimOptions(ids=[held[place]], min_idle_ms=0)
-        world.run(XClaim(stream="s", group="g", consumer="other", claim=claim))
+        claim = types.Claim(ids=[held[place]], min_idle_ms=0)
+        world.run(types.XClaim(stream="s", group="g", consumer="other", claim=claim))
         assert credit_of(world.session, "w") == 0
         for _ in range(3):
             world.settle()
@@ -302,8 +291,8 @@ def test_a_consumer_waits_while_nobody_can_say_what_is_gone(world: SocketWorld) 
     """The backend is away just when its stream is asked for; afterwards it gets the true reason."""
     working(world, 1)
     sent = len(world.sent)
-    world.engine.refusals = {Exists: AWAY}
-    world.run(XGroupDestroy(stream="s", group="g"))
+    world.engine.refusals = {types.Exists: AWAY}
+    world.run(types.XGroupDestroy(stream="s", group="g"))
     world.settle()
     assert (world.sent[sent:], names_of(world.session)) == ([], ["w"])
     world.engine.refusals = {}
@@ -326,8 +315,11 @@ def test_a_subscription_whose_stream_alone_is_refused_is_told_so_and_when_it_is_
     world.settle()
     assert world.sent[sent:] == [{"op": "paused", "sub": sub, "reason": "backend"}]
     # That it is followed again says nothing of its entries.
-    world.engine.refusals = {XRange: world.engine.refusals[XRead], XReadGroup: EngineError(code, "ERR", "no")}
-    world.engine.execute(XAdd(stream="s", bodies=[body([("n", "1")])]))
+    world.engine.refusals = {
+        types.XRange: world.engine.refusals[types.XRead],
+        types.XReadGroup: EngineError(code, "ERR", "no"),
+    }
+    world.engine.execute(types.XAdd(stream="s", bodies=[body([("n", "1")])]))
     world.settle()
     assert len(world.sent) == sent + 1
     world.engine.refusals = {}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import httpx
 
-from engine.commands import TURN_LOOKUPS_MAX
+from engine.commands.turn import TURN_LOOKUPS_MAX
 from tests.app.sockets import SocketClient, talking
 from tests.app.websocket.group_calls import WORK, add, closed_with, pending
 from tests.server import Server
