@@ -177,16 +177,19 @@ class Gateway:
         if engine.memory.bytes_max is not None:
             budgets.size(engine.memory.bytes_max)
         engine.memory.buffers = budgets.resident_bytes
-        engine.on_dead_lettered = reports.dead_letters.note
-        engine.on_expired = reports.dead_letters.note_expired
-        engine.on_letters_refused = reports.dead_letters.note_refused
-        engine.on_slow = reports.slow_turns.note
+        events = engine.events
+        events.dead_lettered = reports.dead_letters.note
+        events.expired = reports.dead_letters.note_expired
+        events.letters_refused = reports.dead_letters.note_refused
+        events.slow_turn = reports.slow_turns.note
         self.health.watch(engine)
-        engine.active_readers = self.leases.active
-        engine.on_events = self._on_events
+        events.active_readers = self.leases.active
+        events.changed = self._on_events
         self.access.load(engine, revoked, self._be_ready)
         # Last: its first turns have run, and one of them may have failed.
-        engine.when_faulty(self._fault)
+        events.faulty = self._fault
+        if events.fault is not None:
+            self._fault(events.fault)
 
     def share(self, others: OtherGateways) -> None:
         """Have consumers, tickets and tokens in common with the other gateways; before `open`."""
@@ -203,7 +206,7 @@ class Gateway:
         """Call back with what happens to streams, pairs of event and stream; with None no more."""
         self._on_events = callback
         if self._engine is not None:
-            self._engine.on_events = callback
+            self._engine.events.changed = callback
 
     def _fault(self, error: BaseException) -> None:
         """Handle a failed turn: nothing more is served from the engine's memory."""
@@ -252,7 +255,7 @@ class Gateway:
             return str(self.phase.value)
         if self.health.log_failure is not None:
             return "storage_failed"
-        if self._engine is not None and self._engine.outage is not None:
+        if self._engine is not None and self._engine.figures().outage is not None:
             return "backend_unavailable"
         return self.processes.phase().value
 

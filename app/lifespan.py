@@ -277,15 +277,15 @@ class EngineLife:
         topology = make_topology(self._settings, access)
         backend = ClusterEngine(topology, self._clock, self._settings.backend_poll_s)
         self._backend = backend
-        self._gateway.backend = backend.figures
-        self._gateway.health.backend_outage = lambda: backend.outage
+        self._gateway.backend = backend.backend_figures
+        self._gateway.health.backend_outage = lambda: backend.figures().outage
         self._gateway.health.is_backend_full = lambda: backend.health.full is not None
         log_health(backend.health, self._clock, self._gateway.change_outage)
         backend.on_missing_events = self._warn_of_slow_waking
         backend.maintenance.on_refused = self._warn_of_no_maintenance
         if await self._is_met(backend):
             self._gateway.open(backend)
-            logs.get().info("ready", backend=backend.backend)
+            logs.get().info("ready", backend=backend.figures().backend)
 
     async def _is_met(self, backend: "ClusterEngine") -> bool:
         """Wait until the backend answers, and log each reason why not once. False: the gateway stops.
@@ -297,7 +297,7 @@ class EngineLife:
         logged: set[str] = set()
         while not (is_up.done() or stopping.done() or backend.misfit):
             await asyncio.wait((is_up, stopping), timeout=_LOOK_S, return_when=asyncio.FIRST_COMPLETED)
-            reason = backend.outage
+            reason = backend.figures().outage
             if reason is not None and reason not in logged and not is_up.done():
                 logs.get().warning("the backend cannot be used yet: it is tried again", reason=reason)
                 logged.add(reason)

@@ -17,16 +17,17 @@ from engine.errors import EngineError
 from engine.histogram import Histogram
 from engine.keyspace import Caps
 from engine.log import LogPoisonedError, LogRefusedError
-from engine.log_figures import Fsync, LogFigures, Rewritten
+from engine.log_figures import Fsync, LogFigures, Rewrites, Rewritten
 from engine.memory import Memory
 from engine.protocol import (
     Call,
     CommandEngine,
     EngineProtocol,
     EngineProxy,
+    Events,
+    Figures,
     How,
     Reader,
-    Rewriting,
     ask,
     ask_one,
     unexpected,
@@ -53,6 +54,8 @@ __all__ = [
     "EngineError",
     "EngineProtocol",
     "EngineProxy",
+    "Events",
+    "Figures",
     "Fsync",
     "Growth",
     "Histogram",
@@ -68,7 +71,7 @@ __all__ = [
     "Replies",
     "RewriteFailedError",
     "Rewriter",
-    "Rewriting",
+    "Rewrites",
     "Rewritten",
     "Storage",
     "StorageLockedError",

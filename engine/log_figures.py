@@ -33,3 +33,11 @@ class Rewritten(NamedTuple):
     bytes_before: int
     bytes_after: int
     duration_ms: int
+
+
+class Rewrites(NamedTuple):
+    """Whether a rewrite of the log is under way, what the last one did, and why it failed if it did."""
+
+    running: bool = False
+    last: Rewritten | None = None
+    failure: str | None = None

@@ -22,6 +22,7 @@ A read that may wait comes with the handle that ends it early, and is always ans
 import asyncio
 from collections.abc import Callable, Collection, Sequence
 from enum import IntEnum
+from functools import partial
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -30,7 +31,7 @@ from engine import errors
 from engine.commands.base import Command
 from engine.errors import EngineError
 from engine.histogram import Histogram
-from engine.log_figures import Fsync, LogFigures, Rewritten
+from engine.log_figures import Fsync, LogFigures, Rewrites
 from engine.memory import Memory
 from engine.quotas import Quota
 from engine.read_handle import Done, ReadHandle, Refused, Replies
@@ -162,140 +163,96 @@ class EngineProxy:
         return self._engine.delivery_durability
 
 
-class Rewriting(Protocol):
-    """The rewrite of a log: `begin` one, whether one is under way, and how the last one ended."""
+def _ignore(*_: object) -> None:
+    """What nobody asked for."""
 
-    # Called with why a rewrite has failed, and in how many seconds the next one is tried.
-    on_failed: Callable[[str, float], None] | None
 
-    @property
-    def running(self) -> bool:
-        """Whether a rewrite is under way."""
+class Events(msgspec.Struct, kw_only=True, eq=False):
+    """What an engine calls when something has happened, on its event loop; each is to be set."""
 
-    @property
-    def last(self) -> Rewritten | None:
-        """What the last one did, None if it failed or there was none."""
+    # After a turn that made dead letters: stream, group, ID and reason of each.
+    dead_lettered: Callable[[Sequence[tuple[str, str, int, str]]], object] = _ignore
+    # After one in which entries could not become dead letters: stream, group, dead-letter stream and why, of
+    # each.
+    letters_refused: Callable[[Sequence[tuple[str, str, str, str]]], object] = _ignore
+    # After one in which entries were too old to be delivered: stream, group and how many.
+    expired: Callable[[Sequence[tuple[str, str, int]]], object] = _ignore
+    # The commands of a turn that took longer than 10 ms, and its seconds.
+    slow_turn: Callable[[Sequence[Command], float], object] = _ignore
+    # What a turn changed, as soon as that may be seen, in the order of the turns: pairs of event and stream,
+    # the events as Redis names them for keyspace notifications. None while no caller subscribes: then nothing
+    # is noted, and it costs nothing.
+    #   new, xadd, xtrim, xdel, xsetid, xgroup-create, xgroup-setid, xgroup-destroy, xgroup-createconsumer,
+    #   xgroup-delconsumer, del, expire, persist, expired, rename_from, rename_to, copy_to, restore
+    changed: Callable[[Sequence[tuple[str, str]]], object] | None = None
+    # Once with the reason, when writes have become impossible: the log's figures have it from then on.
+    log_failed: Callable[[str], object] = _ignore
+    # The reason when the disk begins to refuse writes, None when the whole reserve has room again.
+    disk_full: Callable[[str | None], object] = _ignore
+    # The seconds of each sync while they are slow, None when they are not any more.
+    disk_slow: Callable[[float | None], object] = _ignore
+    # File, offset and reason when a part of a stream cannot be read from the disk.
+    damaged: Callable[[str], object] = _ignore
+    # The reason when cold entries could not be stored on the disk: they stay in memory.
+    storing_failed: Callable[[str], object] = _ignore
+    # Why a rewrite has failed, and in how many seconds the next one is tried.
+    rewrite_failed: Callable[[str, float], object] = _ignore
+    # Once with the error of a turn that failed after it had changed something; `fault` has it from then on.
+    faulty: Callable[[BaseException], object] = _ignore
+    fault: BaseException | None = None
+    # It asks for the (group, consumer) pairs of a stream that are connected without a blocked read, so that
+    # they are not expired as silent.
+    active_readers: Callable[[str], Collection[tuple[str, str]]] = lambda _: ()
 
-    @property
-    def failure(self) -> str | None:
-        """Why the last one failed."""
 
-    def begin(self) -> object:
-        """Begin one; the one that is under way, if there is one."""
+class Figures(msgspec.Struct, frozen=True, kw_only=True):
+    """What an engine counts of itself and says of its state, at one moment."""
+
+    streams: int
+    # How many of them have a lifetime, and the mean of the times (wall clock) at which they expire, or 0.
+    expiring_streams: int
+    mean_expiry_ms: int
+    # How many of them have ended, and how many names removed streams keep, because they have forks.
+    closed_streams: int | None = None
+    hidden_streams: int | None = None
+    # Entries that are scheduled, and for how many seconds the first one has been due that is not appended.
+    schedules: int
+    schedules_late_s: float
+    # Schedules that have gone with streams that ended, and entries appended, since it was opened.
+    schedules_dropped: int
+    appended: int
+    # Reads that wait.
+    waiting: int
+    # Of its log: the policy of syncs, sizes and state, how long syncs have taken, rewrites. None, and without
+    # any, where a server has it.
+    fsync: Fsync | None = None
+    log: LogFigures | None = None
+    sync_seconds: Histogram = msgspec.field(default_factory=partial(Histogram, ()))
+    rewrites: Rewrites = Rewrites()
+    # Why it has answered nothing for a while, None while it answers.
+    outage: str | None = None
+    # What runs the commands, for people: `embedded`, or the server's name and version; and what clients
+    # cannot have of it, a few words each.
+    backend: str = "embedded"
+    missing: Sequence[str] = ()
 
 
 class EngineProtocol(CommandEngine, Protocol):
     """The whole engine: beside running commands, its own state, and what it reports."""
 
-    # What the log promises, as set at start.
-    fsync: Fsync
-    # Called after each turn that made dead letters: stream, group, ID and reason of each.
-    on_dead_lettered: Callable[[Sequence[tuple[str, str, int, str]]], None] | None
-    # Called when entries could not become dead letters: stream, group, dead-letter stream and why, of each.
-    on_letters_refused: Callable[[Sequence[tuple[str, str, str, str]]], None] | None
-    # Called after a turn in which entries were too old to be delivered: stream, group and how many.
-    on_expired: Callable[[Sequence[tuple[str, str, int]]], None] | None
-    # Called with the commands of a turn that took longer than 10 ms, and its seconds.
-    on_slow: Callable[[Sequence[Command], float], None] | None
-    # Called with what a turn changed, as soon as that may be seen, in the order of the turns: pairs of event
-    # and stream, the events as Redis names them for keyspace notifications. None while no caller subscribes:
-    # then nothing is noted, and it costs nothing.
-    #   new, xadd, xtrim, xdel, xsetid, xgroup-create, xgroup-setid, xgroup-destroy, xgroup-createconsumer,
-    #   xgroup-delconsumer, del, expire, persist, expired, rename_from, rename_to, copy_to, restore
-    on_events: Callable[[Sequence[tuple[str, str]]], None] | None
-    # Returns the (group, consumer) pairs of a stream that are connected without a blocked read.
-    active_readers: Callable[[str], Collection[tuple[str, str]]]
-
-    def end_waits(self) -> None:
-        """Answer every read that waits, now and from now on, with `draining`."""
-
-    # --- state
+    @property
+    def events(self) -> Events:
+        """What it calls when something has happened."""
 
     @property
     def memory(self) -> Memory:
         """How much memory is used, and the limit."""
 
-    @property
-    def streams(self) -> int:
-        """How many streams there are."""
+    def figures(self) -> Figures:
+        """What it counts and says of itself now."""
 
-    @property
-    def expiring_streams(self) -> int:
-        """How many of them have a lifetime."""
+    def begin_rewrite(self) -> object:
+        """Begin to rewrite the log; one that is under way is followed by another. Raises EngineError."""
 
-    @property
-    def closed_streams(self) -> int | None:
-        """How many of them have ended; None where a server has them."""
-
-    @property
-    def hidden_streams(self) -> int | None:
-        """How many names removed streams keep, because they have forks; None where a server has them."""
-
-    @property
-    def mean_expiry_ms(self) -> int:
-        """The mean of the times (wall clock) at which they expire, 0 if none does."""
-
-    @property
-    def schedules(self) -> int:
-        """How many entries are scheduled."""
-
-    @property
-    def schedules_late_s(self) -> float:
-        """For how many seconds the first entry has been due that is not appended yet; 0 if there is none."""
-
-    @property
-    def schedules_dropped(self) -> int:
-        """How many schedules have gone with streams that ended, since it was opened."""
-
-    @property
-    def waiting(self) -> int:
-        """How many reads wait."""
-
-    @property
-    def appended(self) -> int:
-        """How many entries were appended since it was opened."""
-
-    @property
-    def sync_seconds(self) -> Histogram:
-        """How long syncs of the log have taken, in seconds."""
-
-    @property
-    def rewriting(self) -> Rewriting:
-        """The rewrite of the log."""
-
-    @property
-    def outage(self) -> str | None:
-        """Why it has answered nothing for a while, None while it answers."""
-
-    @property
-    def backend(self) -> str:
-        """What runs the commands, for people: `embedded`, or the server's name and version."""
-
-    @property
-    def missing(self) -> Sequence[str]:
-        """What clients cannot have of it, a few words each."""
-
-    def log_figures(self) -> LogFigures | None:
-        """Sizes and state of the log, None where a server has it."""
-
-    # --- events
-
-    def when_log_fails(self, callback: Callable[[str], None]) -> None:
-        """Call `callback` once with the reason when writes have become impossible, at once if they are."""
-
-    def when_full(self, callback: Callable[[str | None], None]) -> None:
-        """Call `callback` with the reason when the disk begins to refuse writes, with None when it stops."""
-
-    def when_slow(self, callback: Callable[[float | None], None]) -> None:
-        """Call `callback` with the seconds of each sync while they are slow, with None when they are not."""
-
-    def when_damaged(self, callback: Callable[[str], None]) -> None:
-        """Call `callback` with file, offset and reason when a part of a stream cannot be read from the
-        disk.
-        """
-
-    def when_storing_fails(self, callback: Callable[[str], None]) -> None:
-        """Call `callback` with the reason when cold entries could not be stored on the disk."""
-
-    def when_faulty(self, callback: Callable[[BaseException], None]) -> None:
-        """Call `callback` once with the error when a turn failed after it had changed something."""
+    def end_waits(self) -> None:
+        """Answer every read that waits, now and from now on, with `draining`."""

@@ -58,7 +58,7 @@ def held(gateway: Gateway) -> dict[str, object]:
         "leases": gateway.leases._leases,
         "watchers": gateway.leases._following,
         "feeds": [*_subscribed(gateway)],
-        "blocked reads": gateway._engine.waiting if isinstance(gateway._engine, Engine) else 0,
+        "blocked reads": gateway._engine.figures().waiting if isinstance(gateway._engine, Engine) else 0,
     }
     return held_by_requests(gateway) | {name: value for name, value in kept.items() if value}
 

@@ -11,7 +11,7 @@ from app.http.models import Count, Milliseconds, RequestModel, ResponseModel, wr
 from app.http.operations.binder import RequestParameter
 from app.http.operations.router import Router
 from app.http.responses import Response
-from engine import EngineProtocol
+from engine import Rewrites
 
 router: Final = Router("gateway")
 
@@ -64,9 +64,8 @@ class RewriteState(ResponseModel):
     error: str | None
 
     @classmethod
-    def of(cls, engine: EngineProtocol) -> "RewriteState":
+    def of(cls, latest: Rewrites) -> "RewriteState":
         """As the engine has it."""
-        latest = engine.rewriting
         error = None
         state: Literal["none", "running", "done", "failed"] = "none"
         numbers: tuple[int | None, int | None, int | None] = (None, None, None)
@@ -87,14 +86,15 @@ def start_rewrite(request: RequestParameter) -> Response:
     """Begin to make the log as short as what is in memory, and files of cold entries free of what was
     deleted: once it is done, no byte of that is in any file. A rewrite under way is followed by another.
     """
-    request.gateway.engine.rewriting.begin()
-    return request.respond_accepted(RewriteState.of(request.gateway.engine), _REWRITE)
+    engine = request.gateway.engine
+    engine.begin_rewrite()
+    return request.respond_accepted(RewriteState.of(engine.figures().rewrites), _REWRITE)
 
 
 @router.get(_REWRITE, Action.ADMIN, model=RewriteState, central=True)
 def get_rewrite(request: RequestParameter) -> RewriteState:
     """Show the last rewrite, or the one under way."""
-    return RewriteState.of(request.gateway.engine)
+    return RewriteState.of(request.gateway.engine.figures().rewrites)
 
 
 @router.post(

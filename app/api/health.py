@@ -188,28 +188,29 @@ def _answer(status: int, health: Health) -> Response:
 async def get_status(request: RequestParameter) -> GatewayStatus:
     """Show how the gateway is: version, uptime, durability, log, memory, streams, connections, upkeep."""
     gateway, engine = request.gateway, request.gateway.engine
-    log = engine.log_figures()
+    figures = engine.figures()
+    log = figures.log
     report = gateway.report().with_all(await gateway.processes.reports())
     return GatewayStatus(
         status=gateway.state,
         version=VERSION,
-        backend=engine.backend,
-        missing=list(engine.missing),
+        backend=figures.backend,
+        missing=list(figures.missing),
         rows=rows.way(),
         uptime_ms=gateway.uptime_ms,
-        durability=Durability(fsync=log and engine.fsync, answers=engine.durability),
+        durability=Durability(fsync=figures.fsync, answers=engine.durability),
         log=log and LogState(**log._asdict()),
         memory=_memory(engine),
-        streams=engine.streams,
-        streams_closed=engine.closed_streams,
-        streams_hidden=engine.hidden_streams,
+        streams=figures.streams,
+        streams_closed=figures.closed_streams,
+        streams_hidden=figures.hidden_streams,
         connections=Connections(
             open=report.open_connections,
             following=report.following,
-            waiting_reads=engine.waiting,
+            waiting_reads=figures.waiting,
             failed=report.failed,
         ),
-        rewrite=RewriteState.of(engine),
+        rewrite=RewriteState.of(figures.rewrites),
         backup=BackupState.of(gateway.backups.last),
     )
 

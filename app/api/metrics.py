@@ -66,7 +66,7 @@ async def write(gateway: Gateway, *, openmetrics: bool) -> bytes:
     if gateway.settings.history_url:
         for outcome, count in report.history_fetches.items():
             figures.add("weir_history_fetches_total", count, outcome)
-        figures.add("weir_history_fetch_seconds", report.history_fetch_seconds.histogram)
+        figures.add("weir_history_fetch_seconds", report.history_fetch_seconds)
     if gateway.backend is not None:
         _add_backend(figures, gateway.backend)
     if gateway.reports.measured_streams.is_wanted:
@@ -89,7 +89,7 @@ def _write(figures: Figures, data: Path, *, openmetrics: bool) -> bytes:
 def _add_report(figures: Figures, report: Report) -> None:
     for route, status, count in report.requests:
         figures.add("weir_requests_total", count, route, str(status))
-    figures.add("weir_request_seconds", report.seconds.histogram)
+    figures.add("weir_request_seconds", report.seconds)
     for code, count in report.rejected.items():
         figures.add("weir_rejected_total", count, code)
     for door, count in report.faults.items():
@@ -103,7 +103,7 @@ def _add_report(figures: Figures, report: Report) -> None:
         figures.add("weir_buffer_limit_bytes", pool.bytes_max, name)
         figures.add("weir_buffer_refused_total", pool.refused, name)
         figures.add("weir_buffer_closed_total", pool.closed, name)
-    figures.add("weir_loop_lag_seconds", report.loop_lag.histogram)
+    figures.add("weir_loop_lag_seconds", report.loop_lag)
 
 
 def _add_gateway(figures: Figures, gateway: Gateway, failing: Sequence[str]) -> None:
@@ -116,19 +116,19 @@ def _add_gateway(figures: Figures, gateway: Gateway, failing: Sequence[str]) -> 
 
 
 def _add_engine(figures: Figures, engine: EngineProtocol) -> None:
-    memory = engine.memory
-    figures.add("weir_entries_published_total", engine.appended)
-    figures.add("weir_streams", engine.streams)
-    for what, count in (("closed", engine.closed_streams), ("hidden", engine.hidden_streams)):
+    memory, found = engine.memory, engine.figures()
+    figures.add("weir_entries_published_total", found.appended)
+    figures.add("weir_streams", found.streams)
+    for what, count in (("closed", found.closed_streams), ("hidden", found.hidden_streams)):
         if count is not None:
             figures.add(f"weir_streams_{what}", count)
-    figures.add("weir_schedules", engine.schedules)
-    figures.add("weir_schedules_late_seconds", engine.schedules_late_s)
-    figures.add("weir_schedules_dropped_total", engine.schedules_dropped)
-    figures.add("weir_blocked_reads", engine.waiting)
-    if (log := engine.log_figures()) is not None:
+    figures.add("weir_schedules", found.schedules)
+    figures.add("weir_schedules_late_seconds", found.schedules_late_s)
+    figures.add("weir_schedules_dropped_total", found.schedules_dropped)
+    figures.add("weir_blocked_reads", found.waiting)
+    if (log := found.log) is not None:
         figures.add("weir_log_bytes", log.bytes)
-        figures.add("weir_log_sync_seconds", engine.sync_seconds.copy())
+        figures.add("weir_log_sync_seconds", found.sync_seconds)
         figures.add("weir_log_answers_waiting", log.answers_waiting)
         figures.add("weir_log_failed", log.failure is not None)
         figures.add("weir_stored_bytes", log.stored_bytes)

@@ -65,5 +65,5 @@ def get_version(request: RequestParameter) -> Version:
     """The same as the root, what the gateway can do, and what the backend cannot."""
     version = Version(**asdict(_ABOUT), features=list(FEATURES))
     with suppress(RefusalError):
-        version.missing = list(request.gateway.engine.missing)
+        version.missing = list(request.gateway.engine.figures().missing)
     return version

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from app.fronts.calls import Calls, Handler
 from app.fronts.codec import codec_of
-from app.fronts.figures import EngineFigures
+from app.fronts.figures import EngineReport
 from app.fronts.link import Message, ProcessLink
 from app.fronts.messages import MessageKind, pack_refusal, pack_replies, unpack_call
 from app.live.leases import ConsumerKey, ConsumerLease, ConsumerLeases
@@ -32,7 +32,7 @@ from engine.commands.types import XReadGroup
 from engine.replies import GroupRead
 
 _FIGURES_INTERVAL_S: Final = 0.25
-_pack_figures = codec_of(EngineFigures).pack
+_pack_report = codec_of(EngineReport).pack
 
 
 class EnginePort:
@@ -57,7 +57,7 @@ class EnginePort:
         # Reads that have no reply yet, by its numbers.
         self._reads: dict[int, ReadHandle] = {}
         self._failing = failing
-        self._reported: tuple[EngineFigures, Sequence[str]] | None = None
+        self._reported: tuple[EngineReport, Sequence[str]] | None = None
         self._reporting: asyncio.TimerHandle | None = None
         self._handlers: dict[int, Callable[..., None]] = {
             MessageKind.SEND: self._send,
@@ -69,8 +69,8 @@ class EnginePort:
 
     def welcome(self) -> None:
         """Let the front use the engine from now on."""
-        reported = self._reported = EngineFigures.of(self._engine), self._failing()
-        self.link.send(MessageKind.WELCOME, 0, [self._engine.fsync, _pack_figures(reported[0]), reported[1]])
+        reported = self._reported = EngineReport.of(self._engine), self._failing()
+        self.link.send(MessageKind.WELCOME, 0, [_pack_report(reported[0]), reported[1]])
         self._reporting = self._loop.call_later(_FIGURES_INTERVAL_S, self._report)
 
     def receive(self, message: Message) -> None:
@@ -160,8 +160,8 @@ class EnginePort:
     # --- figures --------------------------------------------------------------------------------------------
 
     def _report(self) -> None:
-        figures, failing = reported = EngineFigures.of(self._engine), self._failing()
+        report, failing = reported = EngineReport.of(self._engine), self._failing()
         if reported != self._reported:
             self._reported = reported
-            self.link.send(MessageKind.FIGURES, 0, [_pack_figures(figures), failing])
+            self.link.send(MessageKind.FIGURES, 0, [_pack_report(report), failing])
         self._reporting = self._loop.call_later(_FIGURES_INTERVAL_S, self._report)

@@ -162,8 +162,8 @@ class FrontConnection:
     def _receive(self, message: Message) -> None:
         kind = message[0]
         if kind == MessageKind.WELCOME:
-            fsync, figures, failing = message[2]
-            self._engine = RemoteEngine(self.link, fsync, figures)
+            report, failing = message[2]
+            self._engine = RemoteEngine(self.link, report)
             self._engine.on_failing = self._note_failing
             self._note_failing(failing)
             self._gateway.leases = self._leases

@@ -33,8 +33,8 @@ class MessageKind(IntEnum):
     LEFT = 9  # the reader with the lease of this number has left
     # From the engine's process to a front.
     REPLIES = 16  # those to the call of this number
-    WELCOME = 18  # policy of syncs, figures, what is failing: the engine may be used
-    FIGURES = 19  # figures, what is failing
+    WELCOME = 18  # report of the engine, what is failing: the engine may be used
+    FIGURES = 19  # report of the engine, what is failing
     ALONE = 20  # the reader with the lease of this number is the only one of its consumer
     REPLACED = 21  # another reader takes over from the one with the lease of this number
     NOT_LEASED = 22  # why the reader with the lease of this number may not read

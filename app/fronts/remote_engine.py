@@ -10,12 +10,15 @@ The engine's process answers a lease when no other reader is left, and says when
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import count
+from typing import Final
+
+import msgspec
 
 from app.fronts.codec import codec_of
-from app.fronts.figures import EngineFigures, ReportedMemory, ReportedRewriting
+from app.fronts.figures import EngineReport, ReportedMemory
 from app.fronts.link import Message, ProcessLink
 from app.fronts.messages import MessageKind, pack_call, unpack_refusal, unpack_replies
 from app.live.leases import ConsumerKey, ConsumerLease, ConsumerLeases
@@ -23,20 +26,18 @@ from engine import (
     Call,
     Done,
     EngineError,
-    Fsync,
-    Histogram,
-    LogFigures,
+    Events,
+    Figures,
     Memory,
     Refused,
     Replies,
-    Rewriting,
     errors,
     unexpected,
 )
 from engine.commands.base import Command
 from engine.replies import GroupRead, Planned, Reply, StreamsRead
 
-_unpack_figures = codec_of(EngineFigures).unpack
+_unpack_report = codec_of(EngineReport).unpack
 
 
 class RemoteEngine:
@@ -44,8 +45,9 @@ class RemoteEngine:
     to a quarter of a second old.
     """
 
-    def __init__(self, link: ProcessLink, fsync: Fsync, figures: Message) -> None:
-        self.fsync: Fsync = fsync
+    def __init__(self, link: ProcessLink, report: Message) -> None:
+        # The engine's process looks after what happens: nothing calls them here.
+        self.events: Final = Events()
         self._link = link
         self._loop = asyncio.get_running_loop()
         self._numbers = count()
@@ -53,18 +55,10 @@ class RemoteEngine:
         # Those of them that wait for entries.
         self._waiting: set[int] = set()
         self._is_draining = False
-        self._figures: EngineFigures = _unpack_figures(figures)
-        self._memory = ReportedMemory(lambda: self._figures)
-        self._rewriting = ReportedRewriting(lambda: self._figures)
+        self._report: EngineReport = _unpack_report(report)
+        self._memory = ReportedMemory(lambda: self._report)
         # Called with what an operator has to act on in the engine's process.
         self.on_failing: Callable[[Sequence[str]], None] = lambda _: None
-        # The engine's process looks after these. Nothing calls them here.
-        self.on_dead_lettered: Callable[[Sequence[tuple[str, str, int, str]]], None] | None = None
-        self.on_expired: Callable[[Sequence[tuple[str, str, int]]], None] | None = None
-        self.on_letters_refused: Callable[[Sequence[tuple[str, str, str, str]]], None] | None = None
-        self.on_slow: Callable[[Sequence[Command], float], None] | None = None
-        self.on_events: Callable[[Sequence[tuple[str, str]]], None] | None = None
-        self.active_readers: Callable[[str], Collection[tuple[str, str]]] = lambda _: ()
 
     # --- commands -------------------------------------------------------------------------------------------
 
@@ -118,7 +112,7 @@ class RemoteEngine:
     @property
     def durability(self) -> str:
         """What an answer promises."""
-        return "fsync" if self.fsync == "always" else "os"
+        return "fsync" if self._report.figures.fsync == "always" else "os"
 
     @property
     def delivery_durability(self) -> str:
@@ -131,8 +125,8 @@ class RemoteEngine:
         """Handle a message of the engine's process."""
         kind, number, body = message
         if kind == MessageKind.FIGURES:
-            figures, failing = body
-            self._figures = _unpack_figures(figures)
+            report, failing = body
+            self._report = _unpack_report(report)
             self.on_failing(failing)
         elif kind == MessageKind.REPLIES:
             self._pending.pop(number)(unpack_replies(body))
@@ -157,101 +151,13 @@ class RemoteEngine:
         """How much memory the engine's process uses, and the limit."""
         return self._memory
 
-    @property
-    def streams(self) -> int:
-        """How many streams there are."""
-        return self._figures.streams
+    def figures(self) -> Figures:
+        """Those of the engine; reads that wait are this front's."""
+        return msgspec.structs.replace(self._report.figures, waiting=len(self._waiting))
 
-    @property
-    def expiring_streams(self) -> int:
-        """How many of them have a lifetime."""
-        return self._figures.expiring_streams
-
-    @property
-    def closed_streams(self) -> int | None:
-        """How many of them have ended."""
-        return self._figures.closed_streams
-
-    @property
-    def hidden_streams(self) -> int | None:
-        """How many names removed streams keep."""
-        return self._figures.hidden_streams
-
-    @property
-    def mean_expiry_ms(self) -> int:
-        """The mean of the times at which they expire."""
-        return self._figures.mean_expiry_ms
-
-    @property
-    def schedules(self) -> int:
-        """How many entries are scheduled."""
-        return self._figures.schedules
-
-    @property
-    def schedules_late_s(self) -> float:
-        """For how many seconds the first one has been due."""
-        return self._figures.schedules_late_s
-
-    @property
-    def schedules_dropped(self) -> int:
-        """How many schedules have gone with streams that ended, since the engine was opened."""
-        return self._figures.schedules_dropped
-
-    @property
-    def waiting(self) -> int:
-        """How many reads of this front wait."""
-        return len(self._waiting)
-
-    @property
-    def appended(self) -> int:
-        """How many entries were appended since the engine was opened."""
-        return self._figures.appended
-
-    @property
-    def sync_seconds(self) -> Histogram:
-        """How long syncs of the log have taken."""
-        return self._figures.sync_seconds
-
-    @property
-    def rewriting(self) -> Rewriting:
-        """The rewrite of the log."""
-        return self._rewriting
-
-    @property
-    def outage(self) -> None:
-        """Its streams are in the engine's process."""
-
-    @property
-    def backend(self) -> str:
-        """What runs the commands."""
-        return "embedded"
-
-    @property
-    def missing(self) -> Sequence[str]:
-        """Features that the backend lacks: none."""
-        return ()
-
-    def log_figures(self) -> LogFigures | None:
-        """Sizes and state of the log."""
-        return self._figures.log
-
-    def when_log_fails(self, callback: Callable[[str], None]) -> None:
-        """Never call: the engine's process logs it."""
-
-    def when_full(self, callback: Callable[[str | None], None]) -> None:
-        """Never call: the engine's process logs it."""
-
-    def when_slow(self, callback: Callable[[float | None], None]) -> None:
-        """Never call: the engine's process logs it."""
-
-    def when_damaged(self, callback: Callable[[str], None]) -> None:
-        """Never call: the engine's process logs it."""
-
-    def when_storing_fails(self, callback: Callable[[str], None]) -> None:
-        """Never call: the engine's process logs it."""
-
-    def when_faulty(self, callback: Callable[[BaseException], None]) -> None:
-        """Never call: after a fault the connection ends."""
+    def begin_rewrite(self) -> object:
+        """Never called: the engine's process serves what administers the log."""
+        raise AssertionError("a rewrite begins in the engine's process")
 
 
 def _is_empty(reply: Reply | EngineError) -> bool:

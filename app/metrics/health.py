@@ -9,7 +9,7 @@ from typing import Final
 
 from app import logs
 from app.metrics.memory_limit import MemoryLog
-from engine import Clock, EngineProtocol, LogFigures
+from engine import Clock, EngineProtocol
 
 _QUIET_S: Final = 60.0
 
@@ -59,31 +59,36 @@ class Health:
         self._engine = engine
         if engine is not None:
             MemoryLog(engine.memory, self._clock.monotonic)
-            engine.when_log_fails(_log_failed)
-            engine.when_full(self._disk_changed)
-            engine.when_slow(self._slow_disk.note)
-            engine.when_damaged(_run_damaged)
-            engine.when_storing_fails(_storing_failed)
-            engine.rewriting.on_failed = _rewrite_failed
+            events = engine.events
+            events.log_failed = _log_failed
+            events.disk_full = self._disk_changed
+            events.disk_slow = self._slow_disk.note
+            events.damaged = _run_damaged
+            events.storing_failed = _storing_failed
+            events.rewrite_failed = _rewrite_failed
+            if self.log_failure is not None:
+                _log_failed(self.log_failure)
 
     @property
     def log_failure(self) -> str | None:
         """Why the log takes no writes any more."""
-        log = None if self._engine is None else self._engine.log_figures()
+        log = None if self._engine is None else self._engine.figures().log
         return None if log is None else log.failure
 
     def failures(self) -> dict[str, bool]:
         """What an operator has to act on, and whether it is so now."""
         found = {**self.stale, **{name: check() for name, check in self.checks.items()}}
         if self._engine is not None:
+            figures = self._engine.figures()
+            log = figures.log
             found |= {
-                "log_failed": self.log_failure is not None,
+                "log_failed": log is not None and log.failure is not None,
                 "disk_full": self._is_disk_full,
                 "disk_slow": self._slow_disk.is_slow,
-                "entries_damaged": _has_damages(self._engine.log_figures()),
-                "storing_failed": _cannot_store(self._engine.log_figures()),
+                "entries_damaged": log is not None and log.stored_damaged > 0,
+                "storing_failed": log is not None and log.storing_failure is not None,
                 "memory_full": self._engine.memory.is_full or self.is_backend_full(),
-                "rewrite_failed": self._engine.rewriting.failure is not None,
+                "rewrite_failed": figures.rewrites.failure is not None,
             }
         return found | dict.fromkeys(self.elsewhere, True)
 
@@ -96,14 +101,6 @@ class Health:
         """Log that the disk refuses writes for `reason`; without a reason, that it accepts them again."""
         self._is_disk_full = reason is not None
         self._disk_log.change({} if reason is None else {"reason": reason}, is_full=reason is not None)
-
-
-def _has_damages(log: LogFigures | None) -> bool:
-    return log is not None and log.stored_damaged > 0
-
-
-def _cannot_store(log: LogFigures | None) -> bool:
-    return log is not None and log.storing_failure is not None
 
 
 def _run_damaged(where: str) -> None:

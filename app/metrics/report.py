@@ -17,31 +17,6 @@ from engine import Histogram
 _ENDED_MAX: Final = 64
 
 
-class Timings(msgspec.Struct, frozen=True):
-    """A histogram as it is sent."""
-
-    bounds: Sequence[float]
-    counts: Sequence[int]
-    total: float
-
-    @classmethod
-    def of(cls, histogram: Histogram) -> Self:
-        """As it is now."""
-        return cls(histogram.bounds, tuple(histogram.counts), histogram.total)
-
-    def plus(self, other: "Timings") -> "Timings":
-        """Both together; they have the same bounds."""
-        counts = [count + another for count, another in zip(self.counts, other.counts, strict=True)]
-        return Timings(self.bounds, counts, self.total + other.total)
-
-    @property
-    def histogram(self) -> Histogram:
-        """As the metrics have it."""
-        histogram = Histogram(self.bounds)
-        histogram.counts[:], histogram.total = self.counts, self.total
-        return histogram
-
-
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """The counts of one process since it started; `requests` are operation, status and count.
 
@@ -51,7 +26,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     process: str
     is_up: bool
     requests: Sequence[tuple[str, int, int]]
-    seconds: Timings
+    seconds: Histogram
     rejected: Mapping[str, int]
     delivered: Mapping[str, int]
     connections: Mapping[str, int]
@@ -60,9 +35,9 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     failed: int
     faults: Mapping[str, int]
     failing: Sequence[str]
-    loop_lag: Timings
+    loop_lag: Histogram
     history_fetches: Mapping[str, int]
-    history_fetch_seconds: Timings
+    history_fetch_seconds: Histogram
     pools: Mapping[str, PoolFigures]
 
     @classmethod
@@ -89,7 +64,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
                 for route, counts in counters.requests.items()
                 for status, count in counts.items()
             ],
-            seconds=Timings.of(counters.times.histogram),
+            seconds=counters.times.histogram.copy(),
             rejected=dict(counters.rejected),
             delivered={str(door): count for door, count in counters.delivered.items()},
             connections={"http": plain} | {str(door): count for door, count in known.items()},
@@ -98,9 +73,9 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
             failed=failed,
             faults=faults,
             failing=failing,
-            loop_lag=Timings.of(counters.loop_lag),
+            loop_lag=counters.loop_lag.copy(),
             history_fetches=dict(counters.history_fetches),
-            history_fetch_seconds=Timings.of(counters.history_fetch_seconds),
+            history_fetch_seconds=counters.history_fetch_seconds.copy(),
             pools=pools,
         )
 

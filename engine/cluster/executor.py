@@ -29,7 +29,6 @@ from engine.cluster.levels import ALWAYS_MISSING
 from engine.cluster.losses import Losses
 from engine.cluster.maintenance import Maintenance
 from engine.cluster.misfits import Misfit
-from engine.cluster.no_log import NoLog
 from engine.cluster.node import Node
 from engine.cluster.origins import Origins, unnumbered
 from engine.cluster.refusals import about, name_of, not_supported, refusal_of, refusal_of_terms
@@ -48,7 +47,7 @@ from engine.commands.types import Copy, Cursor, Delete, Exists, Rename, XAdd, XR
 from engine.commands.weir_commands import AddEach, Close, GiveBack, Publish, Undo
 from engine.errors import EngineError
 from engine.memory import Memory
-from engine.protocol import Call, How, unexpected
+from engine.protocol import Call, Events, Figures, How, unexpected
 from engine.read_handle import Done, ReadHandle, Refused, Replies
 from engine.replies import (
     Added,
@@ -78,24 +77,14 @@ Finish = Callable[[Any], None]
 T = TypeVar("T")
 
 
-class ClusterEngine(NoLog):
+class ClusterEngine:
     """Implements `engine.protocol.EngineProtocol`. `start` it, `close` it at the end."""
 
     def __init__(self, topology: Topology, clock: Clock, poll_s: float = POLL_S) -> None:
-        super().__init__()
-        self.on_dead_lettered: Callable[[Sequence[tuple[str, str, int, str]]], None] | None = None
-        self.on_expired: Callable[[Sequence[tuple[str, str, int]]], None] | None = None
-        self.on_letters_refused: Callable[[Sequence[tuple[str, str, str, str]]], None] | None = None
-        self.on_slow: Callable[[Sequence[Command], float], None] | None = None
-        self.on_events: Callable[[Sequence[tuple[str, str]]], None] | None = None
-        self.active_readers: Callable[[str], Collection[tuple[str, str]]] = lambda _: ()
+        self.events: Final = Events()
         self.memory: Final = Memory()
-        self.appended = 0
-        self.streams = 0
-        self.expiring_streams = 0
-        self.closed_streams: int | None = None
-        self.hidden_streams: int | None = None
-        self.mean_expiry_ms = 0
+        self._appended = 0
+        self._streams = 0
         self._topology = topology
         self._clock = clock
         self._origins = Origins(clock)
@@ -239,7 +228,7 @@ class ClusterEngine(NoLog):
 
     def _note_run(self, command: Command, reply: Reply | EngineError) -> None:
         if isinstance(command, AppendDurable) and isinstance(reply, DurableAppended) and not reply.duplicate:
-            self.appended += len(command.bodies)
+            self._appended += len(command.bodies)
         self._group_waits.note_run(command)
         self._due.note_run(command, reply)
         self.maintenance.schedules.note_run(command, reply)
@@ -375,10 +364,10 @@ class ClusterEngine(NoLog):
             reply = reply.added
         if isinstance(reply, Added | Published) and not reply.duplicate:
             added = (reply,) if isinstance(reply, Added) else (run for _, run in reply.streams)
-            self.appended += sum(len(run.ids) for run in added)
+            self._appended += sum(len(run.ids) for run in added)
 
     def _note_fired(self, entries: int) -> None:
-        self.appended += entries
+        self._appended += entries
 
     async def run_request(self, request: BackendRequest) -> Any:  # noqa: ANN401 - as `decode` makes it
         """Run one request. Raises EngineError."""
@@ -396,14 +385,14 @@ class ClusterEngine(NoLog):
         """
         moved = await move(self.run_request, dying)
         names = (dying.stream, dying.group)
-        if moved.entries and dying.letters and self.on_dead_lettered is not None:
-            self.on_dead_lettered([(*names, due.id, due.reason) for due in moved.entries])
+        if moved.entries and dying.letters:
+            self.events.dead_lettered([(*names, due.id, due.reason) for due in moved.entries])
         expired = dying.expired + sum(due.reason is EXPIRED for due in moved.entries)
-        if expired and self.on_expired is not None:
-            self.on_expired([(*names, expired)])
-        if moved.refusals and self.on_letters_refused is not None:
+        if expired:
+            self.events.expired([(*names, expired)])
+        if moved.refusals:
             refused = [(*names, dying.letters, refusal.detail) for refusal in moved.refusals]
-            self.on_letters_refused(refused)
+            self.events.letters_refused(refused)
         reply: Reply = dying.reply
         if not isinstance(reply, DeadLettered):
             return reply
@@ -467,11 +456,6 @@ class ClusterEngine(NoLog):
 
     # --- waiting
 
-    @property
-    def waiting(self) -> int:
-        """See `EngineProtocol`."""
-        return len(self._group_waits) + len(self._stream_waits)
-
     def _read_streams(self, command: BlockingCommand, handle: ReadHandle, origin: str) -> None:
         """Run a read that takes nothing, or that does not wait."""
         ended: asyncio.Future[None] = self._loop.create_future()
@@ -511,7 +495,7 @@ class ClusterEngine(NoLog):
     def _silent_readers(self, streams: Collection[str]) -> dict[str, set[tuple[str, str]]]:
         """See `Maintenance`. The first reader of a lane asks by itself, for as long as it waits."""
         first, behind = self._group_waits.readers()
-        silent = {name: {*behind.get(name, ()), *self.active_readers(name)} for name in streams}
+        silent = {name: {*behind.get(name, ()), *self.events.active_readers(name)} for name in streams}
         return {
             name: found - first.get(name, set()) for name, found in silent.items() if found or name in first
         }
@@ -533,11 +517,6 @@ class ClusterEngine(NoLog):
     # --- how it is
 
     @property
-    def outage(self) -> str | None:
-        """See `EngineProtocol`."""
-        return self.health.outage or self.gateways.failure
-
-    @property
     def failure(self) -> str | None:
         """Why the servers cannot be used now; None where they can."""
         return self.health.failure or self.gateways.failure
@@ -549,40 +528,41 @@ class ClusterEngine(NoLog):
 
     def _observe(self, streams: int) -> None:
         """Note how large all is, now that the servers have said it."""
-        self.streams = streams
+        self._streams = streams
         self.memory.observe(resident_bytes())
 
     def _note_missing_events(self, reason: str) -> None:
         self.on_missing_events(reason)
 
     @property
-    def schedules(self) -> int:
-        """See `EngineProtocol`. Of all gateways: see `ScheduleCounts`."""
-        return self.maintenance.schedules.count
-
-    @property
-    def schedules_late_s(self) -> float:
-        """See `EngineProtocol`. As the last round has found it."""
-        return self.maintenance.schedules.late_ms / 1000
-
-    @property
-    def schedules_dropped(self) -> int:
-        """See `EngineProtocol`. As far as this gateway has ended the streams, or found them gone."""
-        return self.maintenance.schedules.dropped
-
-    @property
-    def figures(self) -> BackendFigures:
+    def backend_figures(self) -> BackendFigures:
         """What is counted of the servers."""
         return self._topology.figures
 
-    @property
-    def backend(self) -> str:
-        """See `EngineProtocol`."""
-        return self.health.level.name
+    def figures(self) -> Figures:
+        """See `EngineProtocol`. Schedules are of all gateways, as the last round has found them; those that
+        were dropped as far as this gateway has ended their streams, or found them gone.
+        """
+        schedules = self.maintenance.schedules
+        return Figures(
+            streams=self._streams,
+            expiring_streams=0,
+            mean_expiry_ms=0,
+            schedules=schedules.count,
+            schedules_late_s=schedules.late_ms / 1000,
+            schedules_dropped=schedules.dropped,
+            appended=self._appended,
+            waiting=len(self._group_waits) + len(self._stream_waits),
+            outage=self.health.outage or self.gateways.failure,
+            backend=self.health.level.name,
+            missing=self._missing(),
+        )
 
-    @property
-    def missing(self) -> Sequence[str]:
-        """See `EngineProtocol`."""
+    def begin_rewrite(self) -> object:
+        """Refused: the log is the server's. Raises EngineError."""
+        raise not_supported("rewriting the log", "the log is the server's")
+
+    def _missing(self) -> Sequence[str]:
         events = self._wakeups.missing_events
         promise = [] if self.health.unkept_promise is None else [f"backend_durability={self.durability}"]
         syncs = [] if self._topology.durability.disks else ["durability=fsync"]

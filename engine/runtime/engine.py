@@ -8,7 +8,7 @@ Must never know: what any command means, where commands come from, frames.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,6 @@ from engine.commands.registry import DUE
 from engine.commands.types import XReadGroup
 from engine.commands.weir_commands import ExpireStreams, ReleaseDeferred
 from engine.errors import EngineError
-from engine.histogram import Histogram
 from engine.keyspace import CAPS_DEFAULT, Caps, Keyspace
 from engine.log import Log, Recovery, StorageFullError
 from engine.log.leftovers import remove_leftovers
@@ -31,7 +30,7 @@ from engine.log_figures import Fsync, LogFigures, Rewritten
 from engine.memory import Memory
 from engine.parts.closing import Closed
 from engine.parts.schedules import ScheduleIndex
-from engine.protocol import Call, How, unexpected
+from engine.protocol import Call, Events, Figures, How, unexpected
 from engine.quotas import Quota
 from engine.read_handle import Done, ReadHandle, Refused, Replies
 from engine.replies import GroupRead, Reply
@@ -79,6 +78,7 @@ class Engine:
         fsync: Fsync,
         growth: Growth = GROWTH_DEFAULT,
     ) -> None:
+        self.events: Final = Events()
         self.fsync: Fsync = fsync
         self.recovery: Recovery = log.recovery
         self._storage = storage
@@ -89,18 +89,19 @@ class Engine:
         self._dropped_before = ScheduleIndex.of(keyspace).dropped
         self._clock = clock
         self._answers = Answers(clock.monotonic)
-        self._writer = Writer(log, fsync, self._answers)
+        self._writer = Writer(log, fsync, self._answers, self.events)
         # Under `no` it is unknown when written bytes are on disk.
         self._unsynced = None if fsync == "no" else UnsyncedPositions()
         if self._unsynced is not None:
             keyspace.unsynced_from = self._unsynced.lowest
             self._writer.on_sync_begins = self._unsynced.begin_sync
             self._writer.on_synced = self._synced
-        self._rewriter = Rewriter(keyspace, self._writer, clock, growth)
+        self._rewriter = Rewriter(keyspace, self._writer, clock, growth, self.events)
         self._packer = Packer(keyspace, clock)
-        self._turns = Turns(keyspace, self._writer, clock, self._packer, self._unsynced)
+        self._turns = Turns(keyspace, self._writer, clock, self._packer, self._unsynced, self.events)
         keyspace.runs.bytes_max = self.store_bounds.cache_bytes_max
-        self._storer = Storer(keyspace, self._turns, self._rewriter, clock, self.store_bounds)
+        keyspace.runs.on_damaged = self._note_damage
+        self._storer = Storer(keyspace, self._turns, self._rewriter, clock, self.store_bounds, self.events)
         # Between the looks of a second, as much may come as fits into memory.
         self._packer.on_packed = self._storer.begin_if_grown
         self._rewriter.keeper = self._storer
@@ -117,10 +118,9 @@ class Engine:
                 if index.due_times is not None
             ),
         )
-        self._housekeeping = Housekeeping(keyspace, self._waits, self._rewriter, self._packer, self._storer)
-        # The error of a turn that had already changed something, and the callback that gets it.
-        self._fault: BaseException | None = None
-        self._on_fault: Callable[[BaseException], None] | None = None
+        self._housekeeping = Housekeeping(
+            keyspace, self._waits, self._rewriter, self._packer, self._storer, self.events
+        )
         self._finishing: asyncio.Task[None] | None = None
 
     @classmethod
@@ -211,21 +211,9 @@ class Engine:
         """
         return await asyncio.shield(self._rewriter.begin())
 
-    @property
-    def rewriting(self) -> Rewriter:
-        """Whether the log is being rewritten, and the result of the last rewrite."""
-        return self._rewriter
-
-    @property
-    def active_readers(self) -> Callable[[str], Collection[tuple[str, str]]]:
-        """The (group, consumer) pairs of a stream that are connected without a blocked read, so that they are
-        not expired as silent. To be set.
-        """
-        return self._housekeeping.active_readers
-
-    @active_readers.setter
-    def active_readers(self, readers: Callable[[str], Collection[tuple[str, str]]]) -> None:
-        self._housekeeping.active_readers = readers
+    def begin_rewrite(self) -> object:
+        """Begin one, or have the one that is under way followed by another."""
+        return self._rewriter.begin()
 
     @property
     def durability(self) -> str:
@@ -237,75 +225,26 @@ class Engine:
         """The same for the answer to a group's read."""
         return self.durability
 
-    @property
-    def waiting(self) -> int:
-        """The number of blocked reads."""
-        return len(self._waits)
-
-    @property
-    def streams(self) -> int:
-        """The number of streams."""
-        return len(self._keyspace.keys)
-
-    @property
-    def expiring_streams(self) -> int:
-        """The number of streams with a lifetime."""
-        return len(self._keyspace.lifetimes)
-
-    @property
-    def closed_streams(self) -> int:
-        """The number of streams that have ended."""
-        return self._keyspace.indexes[Closed].streams
-
-    @property
-    def hidden_streams(self) -> int:
-        """The number of names of removed streams with forks."""
-        return len(self._keyspace.forks.hidden)
-
-    @property
-    def mean_expiry_ms(self) -> int:
-        """The mean of the times (wall clock) at which they expire, 0 if none does."""
-        return self._keyspace.lifetimes.mean_ms
-
-    @property
-    def schedules(self) -> int:
-        """The number of entries that are scheduled."""
-        return ScheduleIndex.of(self._keyspace).count
-
-    @property
-    def schedules_late_s(self) -> float:
-        """For how many seconds the first entry has been due that is not appended yet; 0 if there is none."""
-        due_ms = ScheduleIndex.of(self._keyspace).due_times.first_due_ms
-        return 0.0 if due_ms is None else max(0, self._clock.wall_ms() - due_ms) / 1000
-
-    @property
-    def schedules_dropped(self) -> int:
-        """The number of schedules that have gone with streams since it was opened."""
-        return ScheduleIndex.of(self._keyspace).dropped - self._dropped_before
-
-    @property
-    def appended(self) -> int:
-        """The number of entries appended since it was opened."""
-        return self._keyspace.appended - self._appended_before
-
-    @property
-    def sync_seconds(self) -> Histogram:
-        """How long syncs of the log take."""
-        return self._writer.sync_seconds
-
-    @property
-    def outage(self) -> None:
-        """None: it answers as long as its process lives."""
-
-    @property
-    def backend(self) -> str:
-        """The name of what runs the commands: the engine itself."""
-        return "embedded"
-
-    @property
-    def missing(self) -> Sequence[str]:
-        """Features that the backend lacks: none."""
-        return ()
+    def figures(self) -> Figures:
+        """What it counts and says of itself now."""
+        keyspace, index = self._keyspace, ScheduleIndex.of(self._keyspace)
+        due_ms = index.due_times.first_due_ms
+        return Figures(
+            streams=len(keyspace.keys),
+            expiring_streams=len(keyspace.lifetimes),
+            mean_expiry_ms=keyspace.lifetimes.mean_ms,
+            closed_streams=keyspace.indexes[Closed].streams,
+            hidden_streams=len(keyspace.forks.hidden),
+            schedules=index.count,
+            schedules_late_s=0.0 if due_ms is None else max(0, self._clock.wall_ms() - due_ms) / 1000,
+            schedules_dropped=index.dropped - self._dropped_before,
+            appended=keyspace.appended - self._appended_before,
+            waiting=len(self._waits),
+            fsync=self.fsync,
+            log=self.log_figures(),
+            sync_seconds=self._writer.sync_seconds.copy(),
+            rewrites=self._rewriter.figures,
+        )
 
     def log_figures(self) -> LogFigures:
         """The lengths and the state of the log."""
@@ -316,88 +255,6 @@ class Engine:
             stored_reads_in_turns=runs.reads_in_turns,
             storing_failure=self._storer.failure,
         )
-
-    @property
-    def on_dead_lettered(self) -> Callable[[Sequence[tuple[str, str, int, str]]], None] | None:
-        """Called after a turn that made dead letters: stream, group, ID and reason of each."""
-        return self._turns.on_dead_lettered
-
-    @on_dead_lettered.setter
-    def on_dead_lettered(self, call: Callable[[Sequence[tuple[str, str, int, str]]], None] | None) -> None:
-        self._turns.on_dead_lettered = call
-
-    @property
-    def on_expired(self) -> Callable[[Sequence[tuple[str, str, int]]], None] | None:
-        """Called after a turn in which entries were too old to be delivered: stream, group and how many."""
-        return self._turns.on_expired
-
-    @on_expired.setter
-    def on_expired(self, call: Callable[[Sequence[tuple[str, str, int]]], None] | None) -> None:
-        self._turns.on_expired = call
-
-    @property
-    def on_letters_refused(self) -> Callable[[Sequence[tuple[str, str, str, str]]], None] | None:
-        """Called after a turn in which entries could not become dead letters: stream, group, dead-letter
-        stream and why, of each.
-        """
-        return self._turns.on_letters_refused
-
-    @on_letters_refused.setter
-    def on_letters_refused(self, call: Callable[[Sequence[tuple[str, str, str, str]]], None] | None) -> None:
-        self._turns.on_letters_refused = call
-
-    @property
-    def on_slow(self) -> Callable[[Sequence[Command], float], None] | None:
-        """Called with the commands of a turn that took longer than `SLOW_TURN_S`, and its seconds."""
-        return self._turns.on_slow
-
-    @on_slow.setter
-    def on_slow(self, call: Callable[[Sequence[Command], float], None] | None) -> None:
-        self._turns.on_slow = call
-
-    @property
-    def on_events(self) -> Callable[[Sequence[tuple[str, str]]], None] | None:
-        """Called with what happened in a turn, and to which stream, once that is as safe as promised."""
-        return self._turns.on_events
-
-    @on_events.setter
-    def on_events(self, call: Callable[[Sequence[tuple[str, str]]], None] | None) -> None:
-        self._turns.on_events = call
-        self._keyspace.notifies = call is not None
-
-    def when_log_fails(self, callback: Callable[[str], None]) -> None:
-        """Call back once, with the reason, when the log has failed; at once if it has. It is read-only
-        then.
-        """
-        self._writer.call_when_failed(callback)
-
-    def when_full(self, callback: Callable[[str | None], None]) -> None:
-        """Call back with the reason when the disk has no room and writes begin to be refused; with None when
-        the whole reserve has room again.
-        """
-        self._writer.on_full = callback
-
-    def when_slow(self, callback: Callable[[float | None], None]) -> None:
-        """Call back with the seconds of each sync while the disk is slow; with None when it is fast again."""
-        self._writer.on_slow = callback
-
-    def when_damaged(self, callback: Callable[[str], None]) -> None:
-        """Call back with file, offset and reason when a part of a stream cannot be read from the disk."""
-        self._keyspace.runs.on_damaged = callback
-
-    def when_storing_fails(self, callback: Callable[[str], None]) -> None:
-        """Call back with the reason when cold entries could not be stored: they stay in memory."""
-        self._storer.on_failed = callback
-
-    def when_faulty(self, callback: Callable[[BaseException], None]) -> None:
-        """Call back once with the error of a turn that failed after it had changed something; at once if one
-        did.
-
-        Then call `finish_turns`, `abandon` and `free`, and open another engine.
-        """
-        self._on_fault = callback
-        if self._fault is not None:
-            callback(self._fault)
 
     @property
     def memory(self) -> Memory:
@@ -689,6 +546,9 @@ class Engine:
         until_s = self._clock.monotonic() + _RUN_S_MAX
         return self._run_due(make(lambda: self._clock.monotonic() < until_s))
 
+    def _note_damage(self, where: str) -> None:
+        self.events.damaged(where)
+
     # --- a fault --------------------------------------------------------------------------------------------
 
     def _break_down(self, fault: BaseException) -> None:
@@ -698,9 +558,8 @@ class Engine:
         self._cancel_timers()
         # Behind the turn, which may be one of many that are run again right now.
         self._finishing = asyncio.ensure_future(self._finish_turns())
-        self._fault = fault
-        if self._on_fault is not None:
-            self._on_fault(fault)
+        self.events.fault = fault
+        self.events.faulty(fault)
 
     async def _finish_turns(self) -> None:
         await self._writer.finish_turns()

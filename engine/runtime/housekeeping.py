@@ -13,6 +13,7 @@ from engine.clock import Clock
 from engine.commands.weir_commands import EnforceRetention, Maintain
 from engine.keyspace import Keyspace
 from engine.lifetimes import Lifetimes
+from engine.protocol import Events
 from engine.runtime.packing import Packer
 from engine.runtime.resident import resident_bytes
 from engine.runtime.rewriting import Rewriter
@@ -26,16 +27,20 @@ class Housekeeping:
     """The housekeeping of one engine, on its event loop."""
 
     def __init__(
-        self, keyspace: Keyspace, waits: Waits, rewriter: Rewriter, packer: Packer, storer: Storer
+        self,
+        keyspace: Keyspace,
+        waits: Waits,
+        rewriter: Rewriter,
+        packer: Packer,
+        storer: Storer,
+        events: Events,
     ) -> None:
         self._keyspace = keyspace
         self._waits = waits
         self._rewriter = rewriter
         self._packer = packer
         self._storer = storer
-        # Returns the (group, consumer) pairs of a stream that are connected without a blocked read, so that
-        # they are not expired as silent.
-        self.active_readers: Callable[[str], Collection[tuple[str, str]]] = lambda _: ()
+        self._events = events
         self._since_ms = 0
         self._is_over = False
         self._timer: asyncio.TimerHandle | None = None
@@ -74,7 +79,7 @@ class Housekeeping:
 
     def _readers(self, stream: str) -> Collection[tuple[str, str]]:
         """Which (group, consumer) wait for entries of the stream, or for room for them."""
-        return {*self._waits.readers(stream), *self.active_readers(stream)}
+        return {*self._waits.readers(stream), *self._events.active_readers(stream)}
 
 
 # The wall clock may jump, so it is read this often; and a log that has refused is tried again.

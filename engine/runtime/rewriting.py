@@ -28,7 +28,8 @@ from engine.commands.base import Command
 from engine.errors import EngineError
 from engine.keyspace import Keyspace
 from engine.log import BaseFile, LogPoisonedError, PreparedSegment, RunsFile
-from engine.log_figures import Rewritten
+from engine.log_figures import Rewrites, Rewritten
+from engine.protocol import Events
 from engine.record import Record
 from engine.records.payload import encode
 from engine.records.snapshot import Capture
@@ -110,11 +111,12 @@ class RunsKeeper(Protocol):
 class Rewriter:
     """One rewrite at a time. `last` and `failure` are the result of the latest one."""
 
-    def __init__(self, keyspace: Keyspace, writer: Writer, clock: Clock, growth: Growth) -> None:
+    def __init__(
+        self, keyspace: Keyspace, writer: Writer, clock: Clock, growth: Growth, events: Events
+    ) -> None:
         self.last: Rewritten | None = None
         self.failure: str | None = None
-        # Called with why a rewrite has failed, and in how many seconds the next one is tried.
-        self.on_failed: Callable[[str, float], None] | None = None
+        self._events = events
         self._keyspace = keyspace
         self._writer = writer
         self._log = writer.log
@@ -142,6 +144,11 @@ class Rewriter:
     def running(self) -> bool:
         """Whether a rewrite is in progress."""
         return self._running is not None
+
+    @property
+    def figures(self) -> Rewrites:
+        """How it is, and how the latest one ended."""
+        return Rewrites(self.running, self.last, self.failure)
 
     def begin_if_due(self) -> None:
         """Begin a rewrite if the log has grown enough, unless the last one failed a short while ago."""
@@ -274,8 +281,7 @@ class Rewriter:
 
     def _note_failure(self, reason: str) -> None:
         self.failure = reason
-        if self.on_failed is not None:
-            self.on_failed(reason, self._retry_s)
+        self._events.rewrite_failed(reason, self._retry_s)
         self._retry_at = self._clock.monotonic() + self._retry_s
         self._retry_s = min(2 * self._retry_s, _RETRY_S_MAX)
 

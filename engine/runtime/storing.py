@@ -26,6 +26,7 @@ from engine.keyspace import Keyspace
 from engine.log import LogPoisonedError, RunsFile
 from engine.log.manifest import run_name
 from engine.nodes import SealedNode, Text, live_places, new_compressor
+from engine.protocol import Events
 from engine.records.changes import Stored
 from engine.remedies import explain
 from engine.runs import (
@@ -186,11 +187,12 @@ class Storer:
         rewriter: Rewriter,
         clock: Clock,
         bounds: StoreBounds,
+        events: Events,
     ) -> None:
         self.soft_bytes = keyspace.caps.memory_bytes_soft
-        # Why storing has failed the last time; called with that.
+        # Why storing has failed the last time.
         self.failure: str | None = None
-        self.on_failed: Callable[[str], None] | None = None
+        self._events = events
         self._keyspace = keyspace
         self._turns = turns
         self._rewriter = rewriter
@@ -254,8 +256,7 @@ class Storer:
         except Exception as error:  # noqa: BLE001 - the nodes are as they were in any case
             is_look, self.failure = True, explain(error)
             self._pause_s = min(2 * self._pause_s, _PAUSE_S_MAX)
-            if self.on_failed is not None:
-                self.on_failed(self.failure)
+            self._events.storing_failed(self.failure)
         finally:
             if count or is_look:
                 self._not_before = self._clock.monotonic() + (0.0 if count else self._pause_s)

@@ -36,6 +36,7 @@ from engine.commands.execution import (
 from engine.commands.retention import name_kept_whole
 from engine.errors import EngineError
 from engine.keyspace import Keyspace
+from engine.protocol import Events
 from engine.quotas import Quota
 from engine.record import Record
 from engine.records.changes import RemoveAll, RenameStream
@@ -123,22 +124,13 @@ class Turns:
         clock: Clock,
         packer: Packer,
         volatile: UnsyncedPositions | None,
+        events: Events,
     ) -> None:
         # The refusal of all commands, once there is one.
         self.shut: Callable[[], EngineError] | None = None
         # Called with the error of a turn that failed after it had changed something.
         self.on_broken: Callable[[BaseException], None] = lambda _: None
-        # Called after a turn that made dead letters: stream, group, ID and reason of each.
-        self.on_dead_lettered: Callable[[Sequence[tuple[str, str, int, str]]], None] | None = None
-        # Called after a turn in which entries were too old to be delivered: stream, group and how many.
-        self.on_expired: Callable[[Sequence[tuple[str, str, int]]], None] | None = None
-        # Called after a turn in which entries could not become dead letters: stream, group, dead-letter
-        # stream and why, of each.
-        self.on_letters_refused: Callable[[Sequence[tuple[str, str, str, str]]], None] | None = None
-        # Called with the commands of a turn that took longer than `SLOW_TURN_S`, and its seconds.
-        self.on_slow: Callable[[Sequence[Command], float], None] | None = None
-        # Called with what happened in a turn, and to which stream, once its frame is safe.
-        self.on_events: Callable[[Sequence[tuple[str, str]]], None] | None = None
+        self._events = events
         self._keyspace = keyspace
         self._writer = writer
         self._clock = clock
@@ -210,6 +202,7 @@ class Turns:
         admit: bool = True,
     ) -> TurnResult:
         self.admit(commands if admit else (), quotas)
+        self._keyspace.notifies = self._events.changed is not None
         start, began_s = self._writer.staged_upto, self._clock.monotonic()
         try:
             replies, turn = execute_now(self._clock.wall_ms())
@@ -218,11 +211,11 @@ class Turns:
         except DirtyTurnError as error:
             self._break_down(error)
             raise errors.internal() from None
-        if turn.letters_refused and self.on_letters_refused is not None:
-            self.on_letters_refused(turn.letters_refused)
+        if turn.letters_refused:
+            self._events.letters_refused(turn.letters_refused)
         took_s = self._clock.monotonic() - began_s
-        if took_s > SLOW_TURN_S and self.on_slow is not None:
-            self.on_slow(commands[: len(replies)], took_s)
+        if took_s > SLOW_TURN_S:
+            self._events.slow_turn(commands[: len(replies)], took_s)
         return TurnResult(replies, position, turn)
 
     def _break_down(self, error: DirtyTurnError) -> None:
@@ -275,10 +268,10 @@ class Turns:
             raise DirtyTurnError from error
         if self._unsynced is not None:
             self._unsynced.note_staged(turn.records, position)
-        if turn.dead_lettered and self.on_dead_lettered is not None:
-            self.on_dead_lettered(turn.dead_lettered)
-        if turn.expired and self.on_expired is not None:
-            self.on_expired(turn.expired)
+        if turn.dead_lettered:
+            self._events.dead_lettered(turn.dead_lettered)
+        if turn.expired:
+            self._events.expired(turn.expired)
         if turn.events:
             self._writer.call_when_safe(position, partial(self._announce, position, turn.events))
         self._touched.note(turn.records, position)
@@ -294,8 +287,8 @@ class Turns:
 
     def _announce(self, position: int, events: Sequence[tuple[str, str]]) -> None:
         # After the log has failed, nothing becomes safe any more.
-        if self.on_events is not None and self._writer.is_safe(position):
-            self.on_events(events)
+        if self._events.changed is not None and self._writer.is_safe(position):
+            self._events.changed(events)
 
     def _free(self) -> None:
         """Free removed data, a part in each loop cycle: until then its memory counts as used."""

@@ -27,6 +27,7 @@ from engine.errors import EngineError
 from engine.histogram import Histogram
 from engine.log import Log, LogPoisonedError, OpenFile, PreparedSegment, StorageFullError
 from engine.log_figures import Fsync, LogFigures
+from engine.protocol import Events
 from engine.read_handle import Done, Refused, Replies
 from engine.runtime.answers import Answers
 from engine.runtime.kernel_syncs import KernelSyncs
@@ -84,14 +85,10 @@ class Writer:
     on_sync_begins: Callable[[], None] | None = None
     # Called with the position up to which everything is on disk.
     on_synced: Callable[[int], None] | None = None
-    # Called when the disk begins to refuse writes, with the reason; with None when the reserve is whole.
-    on_full: Callable[[str | None], None] | None = None
 
-    # Called while syncs are slow, with the seconds of each; with None once when they are fast again.
-    on_slow: Callable[[float | None], None] | None = None
-
-    def __init__(self, log: Log, fsync: Fsync, answers: Answers) -> None:
+    def __init__(self, log: Log, fsync: Fsync, answers: Answers, events: Events) -> None:
         self.log = log
+        self._events = events
         self._answers = answers
         self._fsync = fsync
         self._waiting: list[_Wait] = []
@@ -120,7 +117,7 @@ class Writer:
         self._closed = False
         # Whether the engine has failed: positions that are not safe by then never will be.
         self._abandoned = False
-        self._on_failure: Callable[[str], None] | None = None
+        self._has_failed = False
         self._is_full = False
         # Whether the disk had no room for a write: the second's work tries it again.
         self._is_stalled = False
@@ -157,8 +154,8 @@ class Writer:
 
     def _note_full(self, reason: str | None) -> None:
         was_full, self._is_full = self._is_full, reason is not None
-        if self._is_full != was_full and self.on_full is not None:
-            self.on_full(reason)
+        if self._is_full != was_full:
+            self._events.disk_full(reason)
 
     # --- after a turn ---------------------------------------------------------------------------------------
 
@@ -202,13 +199,6 @@ class Writer:
     def staged_upto(self) -> int:
         """The position of everything staged so far."""
         return self.log.staged_upto
-
-    def call_when_failed(self, callback: Callable[[str], None]) -> None:
-        """Call back once with the reason when the log has failed; at once if it has."""
-        if self.log.poisoned is not None:
-            callback(self.log.poisoned)
-        else:
-            self._on_failure = callback
 
     def figures(self) -> LogFigures:
         """The state of the log."""
@@ -437,8 +427,8 @@ class Writer:
         self._begin_sync()
 
     def _note_slow(self, seconds: float, *, was_slow: bool) -> None:
-        if self.on_slow is not None and (was_slow or self._slow_syncs.is_slow):
-            self.on_slow(seconds if self._slow_syncs.is_slow else None)
+        if was_slow or self._slow_syncs.is_slow:
+            self._events.disk_slow(seconds if self._slow_syncs.is_slow else None)
 
     def _look_at_sync(self) -> None:
         """A disk that hangs is slow before its sync ends."""
@@ -463,9 +453,9 @@ class Writer:
 
     def _fail_all(self) -> None:
         """Nothing that waits can become safe any more: let all waiters check."""
-        if self.log.poisoned is not None and self._on_failure is not None:
-            callback, self._on_failure = self._on_failure, None
-            callback(self.log.poisoned)
+        if self.log.poisoned is not None and not self._has_failed:
+            self._has_failed = True
+            self._events.log_failed(self.log.poisoned)
         for waiting in (self._waiting, self._waiting_for_sync):
             self._put_upto(waiting, NEVER_SAFE)
         self._answers.leave_all()

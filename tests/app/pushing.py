@@ -179,7 +179,7 @@ class PushWorld:
         await settle()
         tenants = self.app.gateway._tenants  # noqa: SLF001 - it may have stopped
         assert tenants is not None, "it was opened"
-        waiting, following = self.engine.waiting, len(tenants.plain.feeds)
+        waiting, following = self.engine.figures().waiting, len(tenants.plain.feeds)
         self.engine.check()
         tenants.plain.feeds.close()
         await self.engine.close()

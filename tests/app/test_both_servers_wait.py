@@ -103,11 +103,11 @@ def _leave_waiting(pair: Pair) -> None:
     for served in (pair.fast, pair.full):
         line = served.connect()
         line.send(post(READ, b'{"wait":20000}'))
-        until(lambda served=served: served.app.gateway.engine.waiting == 1)
+        until(lambda served=served: served.app.gateway.engine.figures().waiting == 1)
         line.close()
         requests = served.app.gateway.reports.counters.requests
         until(lambda requests=requests: any(499 in one for one in list(requests.values())))
-        assert not served.app.gateway.engine.waiting
+        assert not served.app.gateway.engine.figures().waiting
 
 
 def test_who_leaves_while_a_group_read_waits_takes_nothing() -> None:
@@ -166,7 +166,7 @@ def test_a_group_read_that_waits_is_given_what_comes() -> None:
         waiting = [one.connect() for one in (pair.fast, pair.full)]
         for line in waiting:
             line.send(post(READ, b'{"wait":20000}') + PLAIN["nothing"])
-        until(lambda: all(one.app.gateway.engine.waiting for one in (pair.fast, pair.full)))
+        until(lambda: all(one.app.gateway.engine.figures().waiting for one in (pair.fast, pair.full)))
         pair.both(PLAIN["entry"])
         (fast, fast_next), (full, full_next) = ([line.answer(), line.answer()] for line in waiting)
         assert plain(fast) == plain(full)
@@ -181,7 +181,7 @@ def test_a_drain_ends_a_group_read_that_waits() -> None:
         waiting = [one.connect() for one in (pair.fast, pair.full)]
         for line in waiting:
             line.send(post(READ, b'{"wait":20000}'))
-        until(lambda: all(one.app.gateway.engine.waiting for one in (pair.fast, pair.full)))
+        until(lambda: all(one.app.gateway.engine.figures().waiting for one in (pair.fast, pair.full)))
         for one in (pair.fast, pair.full):
             one.drain()
         fast, full = (line.rest() for line in waiting)

@@ -101,7 +101,7 @@ async def test_the_commands_of_a_pipeline_wait_no_longer_together_than_one_may(
     rows = [["XREAD", "BLOCK", 60_000, "STREAMS", stream, "$"] for stream in ("a", "b")]
     async with calling(app) as http, asyncio.timeout(20):
         reading = asyncio.create_task(http.post(PIPELINE, json=rows))
-        while not engine.waiting:  # noqa: ASYNC110 - the engine has no event for it
+        while not engine.figures().waiting:  # noqa: ASYNC110 - the engine has no event for it
             await asyncio.sleep(0)
         clock.pass_ms(settings.wait_ms_max)
         await http.post("/v1/streams/a/entries", json={"id": "1-0", "fields": {"f": "v"}})

@@ -166,7 +166,7 @@ async def test_a_long_poll_ends_with_its_stream(http: httpx.AsyncClient, app: Ap
         made = await http.put(path, headers=_JSON, content="[1]")
         offset = made.headers["stream-next-offset"]
         waiting = asyncio.create_task(http.get(f"{path}?offset={offset}&live=long-poll"))
-        while not app.gateway.engine.waiting:  # noqa: ASYNC110 - the engine has no event for it
+        while not app.gateway.engine.figures().waiting:  # noqa: ASYNC110 - the engine has no event for it
             await asyncio.sleep(0)
         closed = await http.post(path, headers={**_JSON, "stream-closed": "true"}, content=content)
         answer = await waiting

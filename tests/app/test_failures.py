@@ -156,8 +156,7 @@ async def test_a_full_disk(watched: Watched) -> None:
 
 async def test_a_slow_disk(watched: Watched) -> None:
     """Ready, with a warning a minute, until it is fast again."""
-    note = watched.engine._writer.on_slow  # noqa: SLF001 - what the engine calls
-    assert note is not None
+    note = watched.engine.events.disk_slow
     for seconds, passed_ms in ((2.5, 0), (0.7, 59_000), (3.0, 1_000)):
         watched.clock.pass_ms(passed_ms)
         note(seconds)

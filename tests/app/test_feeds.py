@@ -82,7 +82,7 @@ async def test_tails_share_one_read_and_one_page(talk: Conversation, feeds: Feed
     tails = [await feeds.subscribe("s", NEW) for _ in range(50)]
     reading = [asyncio.ensure_future(wait_for(tail, MANY, LARGE)) for tail in tails]
     await settle()
-    assert talk.engine.waiting == 1
+    assert talk.engine.figures().waiting == 1
     await talk.add("s", "1-0")
     pages = [await one for one in reading]
     made: list[FeedPage] = []
@@ -101,11 +101,11 @@ async def test_the_last_tail_takes_the_reader_along(talk: Conversation, feeds: F
     tails = [await feeds.subscribe("s", NEW) for _ in range(3)]
     await settle()
     for tail in tails:
-        assert (len(feeds), talk.engine.waiting) == (1, 1)
+        assert (len(feeds), talk.engine.figures().waiting) == (1, 1)
         tail.close()
         tail.close()
         await settle()
-    assert (len(feeds), talk.engine.waiting) == (0, 0)
+    assert (len(feeds), talk.engine.figures().waiting) == (0, 0)
 
 
 @pytest.mark.no_cover

@@ -250,7 +250,7 @@ async def test_a_lost_link_loses_no_entry(tmp_path: Path, door: str, moment: str
         house, link = House(bench, disk), LINKS[door]()
         await reply_to(bench.engine, EnsureGroup(stream="s", group="g", start=0, mkstream=True))
         await link.read(bench)
-        assert await bench.come(lambda: bench.engine.waiting == 1)
+        assert await bench.come(lambda: bench.engine.figures().waiting == 1)
         await house.lose(link, moment)
         held, is_settled = _held(door, moment), "settles" in moment
         assert await house.pending() == ([] if held is None else [held])
@@ -265,7 +265,7 @@ async def _the_same(house: House, door: str, deliveries: int, *, is_settled: boo
     link = LINKS[door]()
     await link.read(house.bench)
     if is_settled:
-        assert await house.bench.come(lambda: house.engine.waiting == 1)
+        assert await house.bench.come(lambda: house.engine.figures().waiting == 1)
     else:
         await link.got()
         assert await house.pending() == [("c", deliveries + 1)]
@@ -287,7 +287,7 @@ async def _another(house: House, door: str, deliveries: int, *, is_settled: bool
     assert is_settled or taken[0][1] > deliveries
     link = LINKS[door]()
     await link.read(house.bench)
-    assert await house.bench.come(lambda: house.engine.waiting == 1)
+    assert await house.bench.come(lambda: house.engine.figures().waiting == 1)
     late = link if isinstance(link, Events | Frames) else LINKS[door]()
     if late is not link:
         await late.open(house.bench)

@@ -109,7 +109,7 @@ async def test_a_wait_ends_with_the_first_stream_that_has_something(app: App, tw
     """The others come with their cursors, resolved."""
     body = {"streams": {"a": "$", "b": "$"}, "wait": 5000}
     waiting = asyncio.ensure_future(two.post(READ, json=body))
-    while not app.gateway.engine.waiting:  # noqa: ASYNC110 - the engine has no event for it
+    while not app.gateway.engine.figures().waiting:  # noqa: ASYNC110 - the engine has no event for it
         await asyncio.sleep(0)
     await two.post("/v1/streams/b/entries", json={"id": "7-0", "fields": {"x": "y"}})
     answer = await waiting

@@ -271,4 +271,4 @@ async def test_requests_that_wait_are_whole(world: TimedWorld) -> None:
         for connection in connections:
             connection.data_received(piece)
     await until(lambda: world.answers == 3 * GREEDY)
-    assert world.engine.appended == 2 * GREEDY
+    assert world.engine.figures().appended == 2 * GREEDY

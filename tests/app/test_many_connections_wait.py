@@ -137,7 +137,7 @@ async def test_a_client_that_leaves_has_no_turn(world: TimedWorld) -> None:
         await world.pass_ms(1)
         assert not world.state.connections
     await world.pass_ms(1)
-    assert world.engine.appended == 0
+    assert world.engine.figures().appended == 0
 
 
 async def test_a_server_that_stops_answers_what_waits(world: TimedWorld) -> None:

@@ -96,12 +96,12 @@ async def test_a_plan_waits_for_what_comes(app: App, two: httpx.AsyncClient) -> 
     """And answers then; nothing is blocked any more."""
     body = {"streams": {"a:1": "5-0", "c": "0"}, "wait": 5_000}
     waiting = asyncio.ensure_future(plan(two, body))
-    while not app.gateway.engine.waiting:  # noqa: ASYNC110 - the engine has no event for it
+    while not app.gateway.engine.figures().waiting:  # noqa: ASYNC110 - the engine has no event for it
         await asyncio.sleep(0)
     await two.post("/v1/streams/c/entries", json={"fields": {"n": "1"}})
     result = await waiting
     assert {name: one["count"] for name, one in result["streams"].items()} == {"a:1": 0, "c": 1}
-    assert app.gateway.engine.waiting == 0
+    assert app.gateway.engine.figures().waiting == 0
 
 
 async def test_a_wait_in_vain_tells_where_the_streams_stand(two: httpx.AsyncClient) -> None:
@@ -120,7 +120,7 @@ async def test_a_plan_that_waits_is_one_of_the_waiters(app: App, two: httpx.Asyn
     answer = await two.post(PLAN, content=body, headers={"content-type": "application/json"})
     assert (answer.status_code, answer.json()["code"]) == (429, "too_many_waiters")
     await clients[0].leave()
-    assert app.gateway.engine.waiting == 2
+    assert app.gateway.engine.figures().waiting == 2
     app.gateway.drain()
     for client in clients[1:]:
         await client.request
@@ -208,9 +208,9 @@ async def test_a_plan_of_many_streams_waits_as_one(
     monkeypatch.setattr(planning, "STREAMS_PER_TURN", 2)
     body = {"streams": {f"s{number}": "0" for number in range(5)}, "wait": 5_000, "max_entries": 1}
     waiting = asyncio.ensure_future(plan(http, body))
-    while not app.gateway.engine.waiting:  # noqa: ASYNC110 - the engine has no event for it
+    while not app.gateway.engine.figures().waiting:  # noqa: ASYNC110 - the engine has no event for it
         await asyncio.sleep(0)
-    assert app.gateway.engine.waiting == 1
+    assert app.gateway.engine.figures().waiting == 1
     await http.post("/v1/streams/s4/entries", json={"fields": {"n": "1"}})
     assert (await waiting)["streams"]["s4"]["count"] == 1
 
@@ -237,7 +237,7 @@ async def test_a_waiting_pattern_hears_of_new_streams(app: App, two: httpx.Async
     known = {"a:1": "5-0", "a:2": "1-0"}
     began = time.monotonic()
     waiting = asyncio.ensure_future(plan(two, {"streams": known, "pattern": pattern, "wait": 5_000}))
-    while not app.gateway.engine.waiting:  # noqa: ASYNC110 - the engine has no event for it
+    while not app.gateway.engine.figures().waiting:  # noqa: ASYNC110 - the engine has no event for it
         await asyncio.sleep(0)
     await two.post("/v1/streams/newx/entries", json={"fields": {"n": "1"}})
     assert (await waiting)["streams"]["newx"]["count"] == 1
@@ -252,7 +252,7 @@ async def test_a_plan_that_waited_is_made_a_few_streams_at_a_time(
     names = [f"s{number}" for number in range(5)]
     body = {"streams": dict.fromkeys(names, "0"), "wait": 5_000, "max_entries": 10, "parts": 4}
     waiting = asyncio.ensure_future(plan(http, body))
-    while not app.gateway.engine.waiting:  # noqa: ASYNC110 - the engine has no event for it
+    while not app.gateway.engine.figures().waiting:  # noqa: ASYNC110 - the engine has no event for it
         await asyncio.sleep(0)
     ran: list[Plan] = []
     send = app.gateway.engine.send

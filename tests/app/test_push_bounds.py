@@ -246,4 +246,4 @@ def test_a_caller_has_256_unanswered_frames(
 
     house.do(ask)
     house.until(lambda: not any(peer.wire.held for peer in peers))
-    assert house.engine.appended == UNDER_WAY_MAX + 2 * sockets + 1
+    assert house.engine.figures().appended == UNDER_WAY_MAX + 2 * sockets + 1

@@ -209,7 +209,7 @@ async def test_a_gap_is_reported_or_fails(five: httpx.AsyncClient) -> None:
 async def test_a_waiting_read_gets_what_comes(app: App, http: httpx.AsyncClient) -> None:
     """A long-poll after `$` answers when an entry arrives; `next` goes on behind it."""
     waiting = asyncio.ensure_future(http.get(ENTRIES + "?after=$&wait=5000"))
-    while not app.gateway.engine.waiting:  # noqa: ASYNC110 - the engine has no event for it
+    while not app.gateway.engine.figures().waiting:  # noqa: ASYNC110 - the engine has no event for it
         await asyncio.sleep(0)
     await http.post(ENTRIES, json={"id": "9-0", "fields": {"a": "1"}})
     assert (await waiting).json() == {

@@ -231,7 +231,7 @@ def test_a_reader_that_leaves_takes_nothing_more(house: PushWorld, stored: Store
     house.settle()
     assert len(reader.got) == 3
     assert len(pending(house)) == (3 if kind in GROUPS else 0)
-    assert house.engine.waiting == 0
+    assert house.engine.figures().waiting == 0
 
 
 @pytest.mark.parametrize("kind", STREAMS + GROUPS)

@@ -73,7 +73,7 @@ async def test_cancelling_what_recurs_without_its_word_says_the_word(
         assert "RECURRING" in answer
         assert await recurs(bench)
         await door.send(bench, [*CANCEL, "RECURRING"])
-        assert bench.engine.schedules == 0
+        assert bench.engine.figures().schedules == 0
 
 
 async def test_over_rest_it_is_audited_too(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ async def prepare(engine: EngineProtocol, scheduled: str = "a") -> None:
 
 async def check_dropped(bench: Bench) -> None:
     """They are gone, counted, and in the audit log with what ended the stream."""
-    assert (bench.engine.schedules, bench.engine.schedules_dropped) == (0, SCHEDULED)
+    assert (bench.engine.figures().schedules, bench.engine.figures().schedules_dropped) == (0, SCHEDULED)
     said = [line for line in await bench.audited() if "schedules_dropped" in line]
     assert [(one["schedules_dropped"], one["outcome"]) for one in said] == [(SCHEDULED, "done")]
 
@@ -111,7 +111,7 @@ async def make_durable(bench: Bench) -> None:
             answer = await http.put(f"/v1/streams/a/schedules/{name}", json=body)
             assert answer.status_code == 201, answer.text
             await http.delete(f"/v1/streams/old/schedules/{name}")
-    assert bench.engine.schedules == SCHEDULED
+    assert bench.engine.figures().schedules == SCHEDULED
 
 
 async def test_the_end_of_a_lifetime_is_counted() -> None:
@@ -129,7 +129,7 @@ async def test_the_end_of_a_lifetime_is_counted() -> None:
         assert (await http.get("/v1/streams/a")).status_code == 404
         assert f"{DROPPED} {SCHEDULED}.0" in (await http.get("/metrics")).text
     await engine.close()
-    assert Engine.open(storage, clock=clock).schedules_dropped == 0
+    assert Engine.open(storage, clock=clock).figures().schedules_dropped == 0
 
 
 # ---- over all commands and routes
@@ -149,10 +149,10 @@ class Books:
         await reply_to(engine, FlushAll())
         await prepare(engine, "a")
         await prepare(engine, "b")
-        before, counted = engine.schedules, engine.schedules_dropped
+        before, counted = engine.figures().schedules, engine.figures().schedules_dropped
         await doing
-        dropped = engine.schedules_dropped - counted
-        assert before - engine.schedules == dropped + own, name
+        dropped = engine.figures().schedules_dropped - counted
+        assert before - engine.figures().schedules == dropped + own, name
         if dropped:
             self.dropped.append((name, dropped))
 

@@ -77,7 +77,7 @@ async def test_ten_thousand_readers_cost_one_encoding(way: str, monkeypatch: pyt
     for stream, kind in KINDS.items():
         await reply_to(engine, CreateDurable(stream=stream, media=kind))
     readers = [Reader(app, path, query) for _ in range(READERS)]
-    await until(lambda: engine.waiting == READERS or all(one.text for one in readers))
+    await until(lambda: engine.figures().waiting == READERS or all(one.text for one in readers))
     before = [len(one.text) for one in readers]
     made: list[object] = []
     make = getattr(module, name)

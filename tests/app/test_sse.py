@@ -169,7 +169,7 @@ async def world(settings: Settings) -> AsyncIterator[SseWorld]:
         assert reader.request.exception() is None
     await settle()
     tenants = app.gateway._tenants  # noqa: SLF001 - nothing stays behind
-    assert (engine.waiting, 0 if tenants is None else len(tenants.plain.feeds)) == (0, 0)
+    assert (engine.figures().waiting, 0 if tenants is None else len(tenants.plain.feeds)) == (0, 0)
     engine.check()
     await engine.close()
     clock.let_be(asyncio.get_running_loop())

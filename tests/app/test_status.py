@@ -134,4 +134,4 @@ async def test_a_rewrite_that_fails_by_a_bug_is_told_too(
         await engine.rewrite()
     (line,) = lines
     assert (line["log_level"], line["reason"]) == ("error", "'unheard of'")
-    assert engine.rewriting.failure == "'unheard of'"
+    assert engine.figures().rewrites.failure == "'unheard of'"

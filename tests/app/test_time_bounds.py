@@ -486,7 +486,7 @@ async def test_a_reader_that_leaves_as_its_answer_comes_is_no_error(
         wait = b'{"wait":60000}'
         length = b"Content-Type: application/json\r\nContent-Length: %d\r\n" % len(wait)
         await line.send(read + length + b"Accept-Encoding: " + coding + b"\r\n\r\n" + wait)
-        await until(lambda: world.engine.waiting == 1)
+        await until(lambda: world.engine.figures().waiting == 1)
         (connection,) = world.state.connections
         published = asyncio.ensure_future(reply_to(world.engine, XAdd(stream="s", bodies=[body])))
         for _ in range(turns):

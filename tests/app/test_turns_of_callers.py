@@ -170,7 +170,7 @@ async def test_waits_of_one_caller_begin_in_turns(app: App, engine: Engine) -> N
         held = app.gateway.waits.each.held
         await until(lambda: held("ip:192.0.2.2") == 1)
         assert held("ip:192.0.2.1") <= 2
-        await until(lambda: engine.waiting == len(asked))
+        await until(lambda: engine.figures().waiting == len(asked))
         added = await other.post("/v1/streams/s/entries", json={"fields": {"a": "1"}})
         assert added.status_code == 201
         assert [len((await one).json()["entries"]) for one in asked] == [1] * len(asked)
@@ -203,10 +203,10 @@ async def test_a_pipeline_ends_when_its_client_leaves(engine: Engine) -> None:
         "headers": headers,
         "client": ("127.0.0.1", 4_711),
         "server": ("127.0.0.1", 8_080),
-        "extensions": {GONE_EXTENSION: lambda: engine.appended > 0},
+        "extensions": {GONE_EXTENSION: lambda: engine.figures().appended > 0},
     }
     await app(scope, receive, send)
-    assert engine.appended == RUN_COMMANDS_MAX // 2
+    assert engine.figures().appended == RUN_COMMANDS_MAX // 2
 
 
 async def test_a_pipeline_may_be_cancelled_while_its_replies_wait() -> None:
@@ -219,7 +219,7 @@ async def test_a_pipeline_may_be_cancelled_while_its_replies_wait() -> None:
         async with calling(app) as http:
             rows = [["XADD", "s", "*", "a", "1"], ["XLEN", "s"]]
             asked = asyncio.ensure_future(http.post("/v1/commands/pipeline", json=rows))
-            await until(lambda: engine.appended > 0)
+            await until(lambda: engine.figures().appended > 0)
             asked.cancel()
             with suppress(asyncio.CancelledError):
                 await asked

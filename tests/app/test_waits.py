@@ -45,7 +45,7 @@ class WaitingClient:
         self.sent.append(message)
 
     async def waits(self, app: App, reads: int = 1) -> None:
-        while app.gateway.engine.waiting < reads:  # noqa: ASYNC110 - the engine has no event for it
+        while app.gateway.engine.figures().waiting < reads:  # noqa: ASYNC110 - the engine has no event for it
             await asyncio.sleep(0)
 
     async def leave(self) -> None:
@@ -59,7 +59,7 @@ async def test_a_client_that_leaves_receives_nothing(app: App, http: httpx.Async
     client = WaitingClient(app, "POST", READ, body=b'{"wait":5000}')
     await client.waits(app)
     await client.leave()
-    assert app.gateway.engine.waiting == 0
+    assert app.gateway.engine.figures().waiting == 0
     assert client.sent == []
     await http.post("/v1/streams/s/entries", json={"id": "1-0", "fields": {"a": "1"}})
     pending = await http.post("/v1/commands", json=["XPENDING", "s", "g"])
@@ -73,7 +73,7 @@ async def test_a_command_that_blocks_ends_with_its_connection(app: App) -> None:
     client = WaitingClient(app, "POST", "/v1/commands", body=b'["XREAD","BLOCK","0","STREAMS","s","$"]')
     await client.waits(app)
     await client.leave()
-    assert app.gateway.engine.waiting == 0
+    assert app.gateway.engine.figures().waiting == 0
 
 
 @pytest.mark.holding
@@ -85,7 +85,7 @@ async def test_a_waiting_read_that_finds_no_memory_takes_nothing(app: App, http:
     pool = app.gateway.limits.budgets.output
     for path, body in reads.items():
         reading = asyncio.create_task(http.post(path, json=body))
-        while not app.gateway.engine.waiting:  # noqa: ASYNC110 - the engine has no event for it
+        while not app.gateway.engine.figures().waiting:  # noqa: ASYNC110 - the engine has no event for it
             await asyncio.sleep(0)
         others = pool.reserve("another", pool.bytes_max)
         long = XAdd(stream="s", bodies=[entries.body([("a", b"x" * 100_000)])])
@@ -141,7 +141,7 @@ async def test_where_too_many_wait_a_read_gets_what_is_there(
     assert "5-1" in (await read()).text
     await http.delete("/v1/streams/s/entries/5-1")
     assert (await read()).status_code == 429
-    assert app.gateway.engine.waiting == 3
+    assert app.gateway.engine.figures().waiting == 3
     for client in clients:
         await client.leave()
 
@@ -218,7 +218,7 @@ async def test_a_group_that_is_moved_back_serves_its_readers(app: App, http: htt
     client = WaitingClient(app, "POST", READ, body=b'{"wait":5000}')
     await client.waits(app)
     await http.post("/v1/commands", json=["XGROUP", "SETID", "s", "g", "4-0"])
-    assert app.gateway.engine.waiting == 1
+    assert app.gateway.engine.figures().waiting == 1
     await http.patch("/v1/streams/s/groups/g", json={"last_delivered_id": "0"})
     await client.request
     assert b'"5-0"' in client.sent[1]["body"]

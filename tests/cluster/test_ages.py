@@ -46,8 +46,8 @@ class World:
         self.engine = engine
         self.expired: list[tuple[str, str, int]] = []
         self.letters: list[tuple[str, str, int, str]] = []
-        engine.on_expired = self.expired.extend
-        engine.on_dead_lettered = self.letters.extend
+        engine.events.expired = self.expired.extend
+        engine.events.dead_lettered = self.letters.extend
 
     async def begin(self, *entry_ids: int, **policy: object) -> None:
         """A group, and entries of these IDs."""

@@ -91,7 +91,7 @@ async def test_the_status_names_the_server_and_what_it_lacks(backend: Backend) -
                 assert (refused.status_code, refused.json()["code"]) == (503, "backend_unavailable")
                 assert "retry-after" in refused.headers
                 clock.ahead_s = 3.0
-                await until_async(lambda: engine.outage is not None)
+                await until_async(lambda: engine.figures().outage is not None)
                 ready = await http.get("/healthz/ready")
                 assert (ready.status_code, ready.json()["status"]) == (503, "backend_unavailable")
                 assert (await http.get("/healthz/live")).status_code == 200

@@ -98,7 +98,7 @@ async def test_a_waiting_read_follows_its_stream(cluster: BackendCluster) -> Non
             types.XReadGroup(group="g", consumer="c", streams=[("a", types.Cursor.NEW)], block_ms=20_000),
         ]
         waiting = [asyncio.ensure_future(reply_to(engine, one)) for one in reads]
-        await until_async(lambda: engine.waiting == 2)
+        await until_async(lambda: engine.figures().waiting == 2)
         source = cluster.owner("a")
         target = next(server for server in cluster.servers if server is not source)
         await asyncio.to_thread(move_slot, cluster.servers, slot_of(b"a"), source, target)

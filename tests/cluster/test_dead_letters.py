@@ -85,7 +85,7 @@ async def deliver(engine: ClusterEngine, way: str) -> Sequence[int]:
 async def test_the_delivery_beyond_the_last_is_a_dead_letter(engine: ClusterEngine, way: str) -> None:
     """The entry, where it came from and whose it was; it is no longer pending, and its reader gets none."""
     noted: list[tuple[str, str, int, str]] = []
-    engine.on_dead_lettered = noted.extend
+    engine.events.dead_lettered = noted.extend
     assert len(await deliver(engine, way)) == 2
     assert await deliver(engine, way) == []
     first = {
@@ -256,7 +256,7 @@ async def test_a_refused_dead_letter_leaves_its_entry_pending(
 ) -> None:
     """It is tried again at the next read, and reported; by hand the caller is refused."""
     refused: list[tuple[str, str, str, str]] = []
-    engine.on_letters_refused = refused.extend
+    engine.events.letters_refused = refused.extend
     await deliver(engine, "claim")
     server.call("SET", "dead", "of another program")
     assert await deliver(engine, "claiming read") == []

@@ -152,7 +152,7 @@ async def test_on_disk_where_the_server_can_say_so(pair: Pair) -> None:
     server, _ = pair
     async with opened(server, durability="fsync:1") as engine:
         assert engine.durability == "fsync:1"
-        assert "backend_durability=fsync:1" in engine.missing
+        assert "backend_durability=fsync:1" in engine.figures().missing
         for command in (XAdd(stream="s", bodies=[BODY]), PutMetadata(name="m", value=b"1")):
             assert (await refused(engine, command)).code == "not_supported_by_backend"
         assert await reply_to(engine, XLen(stream="s")) == 0
@@ -161,7 +161,7 @@ async def test_on_disk_where_the_server_can_say_so(pair: Pair) -> None:
             await until_async(lambda: b"aof_enabled:1" in server.call("INFO", "persistence"))
             assert (await refused(engine, XAdd(stream="s", bodies=[BODY]))).code == "not_supported_by_backend"
         else:
-            await until_async(lambda: "backend_durability=fsync:1" not in engine.missing)
+            await until_async(lambda: "backend_durability=fsync:1" not in engine.figures().missing)
             assert isinstance(await reply_to(engine, XAdd(stream="s", bodies=[BODY])), Added)
 
 
@@ -194,11 +194,11 @@ async def test_a_promise_that_too_few_replicas_can_keep_is_named(pair: Pair) -> 
         assert (
             engine.health.unkept_promise == "a primary has 1 connected replicas, and 2 must have each write"
         )
-        assert "backend_durability=replicated:2" in engine.missing
+        assert "backend_durability=replicated:2" in engine.figures().missing
     async with opened(primary, durability="replicated:1") as engine:
         assert engine.health.unkept_promise is None
         replica.call("REPLICAOF", "NO", "ONE")
-        await until_async(lambda: "backend_durability=replicated:1" in engine.missing)
+        await until_async(lambda: "backend_durability=replicated:1" in engine.figures().missing)
         replica.call("REPLICAOF", "127.0.0.1", primary.port)
         await until_async(lambda: engine.health.unkept_promise is None)
 

@@ -75,7 +75,7 @@ async def test_an_append_whose_reply_was_lost_is_done_once(
         assert isinstance(found, DurableAppended)
         assert (found.duplicate, found.closed, link.lost) == (False, command.closes, 1)
         assert await texts_of(engine, S) == ["a", "b"]
-        assert engine.appended == 1
+        assert engine.figures().appended == 1
 
 
 def appending_batches(*batches: durable_commands.ProducerBatch) -> durable_commands.AppendBatches:
@@ -98,7 +98,7 @@ async def test_batches_of_many_producers_have_a_reply_each(engine: ClusterEngine
     seen = [one and (one.seq, one.duplicate) for one in found.replies]
     assert seen == [(0, False), (0, False), (0, True), None, None, (1, False)]
     assert await texts_of(engine, S) == ["0", "1", "2", "7", "8"]
-    assert engine.appended == 5
+    assert engine.figures().appended == 5
     await reply_to(engine, appending(closes=True))
     closed = await reply_to(engine, command)
     assert isinstance(closed, BatchesAppended)

@@ -57,12 +57,13 @@ def reading(
 async def test_it_is_an_engine(backend: Backend, engine: ClusterEngine) -> None:
     """As the gateway sees it, with the server's name in the place of a version."""
     seen: EngineProtocol = engine
-    assert seen.backend.split()[0] == ("Redis" if backend.kind.startswith("redis") else "Valkey")
+    figures = seen.figures()
+    assert figures.backend.split()[0] == ("Redis" if backend.kind.startswith("redis") else "Valkey")
     # Always refused, also where the server has the commands.
-    assert {"quotas", "trimming by references", "idempotent producers"} <= set(seen.missing)
-    assert seen.outage is None
+    assert {"quotas", "trimming by references", "idempotent producers"} <= set(figures.missing)
+    assert figures.outage is None
     with pytest.raises(EngineError, match="rewriting"):
-        seen.rewriting.begin()
+        seen.begin_rewrite()
 
 
 async def test_other_programs_see_the_streams(backend: Backend, engine: ClusterEngine) -> None:
@@ -114,12 +115,12 @@ async def test_a_read_waits_for_what_others_add(backend: Backend, engine: Cluste
     waiting = asyncio.ensure_future(
         reply_to(engine, types.XRead(streams=[("s", types.Cursor.LATEST)], block_ms=5_000))
     )
-    await until_async(lambda: engine.waiting == 1)
+    await until_async(lambda: engine.figures().waiting == 1)
     backend.call("XADD", "s", "1-2", "f", "v")
     found = await waiting
     assert isinstance(found, StreamsRead)
     assert [one.entries.first for one in found.streams] == [ids.make(1, 2)]
-    assert engine.waiting == 0
+    assert engine.figures().waiting == 0
 
 
 @pytest.mark.parametrize(("poll_s", "block_ms", "in_time"), [(0.1, 60_000, True), (3_600.0, 500, False)])
@@ -131,8 +132,8 @@ async def test_a_read_looks_again_without_a_notification(
     async with opened(backend, poll_s=poll_s) as engine:
         waiting = asyncio.ensure_future(reply_to(engine, types.XRead(streams=[("s", 0)], block_ms=block_ms)))
         # The settings have been looked at when the subscription stands; it has the read look once more.
-        await until_async(lambda: engine.figures.wakes["subscription"] == 1)
-        await until_async(lambda: engine.figures.requests["read"]["ok"] >= 2)
+        await until_async(lambda: engine.backend_figures.wakes["subscription"] == 1)
+        await until_async(lambda: engine.backend_figures.requests["read"]["ok"] >= 2)
         backend.call("CONFIG", "SET", "notify-keyspace-events", "")
         backend.call("XADD", "s", "1-1", "f", "v")
         if not in_time:
@@ -150,7 +151,7 @@ async def test_a_read_that_waits_is_ended_without_entries(engine: ClusterEngine)
     ended: list[Sequence[Reply | EngineError]] = []
     read = begin_read(engine, reading(block_ms=5_000), ended.append)
     drained = asyncio.ensure_future(reply_to(engine, types.XRead(streams=[("t", 0)], block_ms=5_000)))
-    await until_async(lambda: engine.waiting == 2)
+    await until_async(lambda: engine.figures().waiting == 2)
     read.end()
     assert not ended, "never at once"
     await until_async(lambda: ended == [[GroupRead([])]])
@@ -327,23 +328,23 @@ async def test_entries_are_counted_once_however_they_are_stored(engine: ClusterE
         (types.XAdd(stream="none", bodies=[BODY], mkstream=False), 0),
     ]
     for command, count in each:
-        before = engine.appended
+        before = engine.figures().appended
         await reply_to(engine, command)
-        assert engine.appended - before == count, command
-    before = engine.appended
+        assert engine.figures().appended - before == count, command
+    before = engine.figures().appended
     await turn_of(
         engine, [weir_commands.AddEach(stream="s", bodies=[BODY] * 2), types.XLen(stream="s"), parts[1]]
     )
-    assert engine.appended - before == 4
+    assert engine.figures().appended - before == 4
     await reply_to(
         engine,
         weir_commands.EnsureGroup(stream="s", group="g", start=0, policy={"dead_letter_stream": "dead"}),
     )
     read = await reply_to(engine, reading())
     assert isinstance(read, GroupRead)
-    before, dead = engine.appended, [entry.id for entry in read.streams[0].entries]
+    before, dead = engine.figures().appended, [entry.id for entry in read.streams[0].entries]
     await reply_to(engine, weir_commands.DeadLetterEntries(stream="s", group="g", ids=dead, reason="r"))
-    assert engine.appended - before == len(dead) > 0
+    assert engine.figures().appended - before == len(dead) > 0
 
 
 async def test_scripts_are_sent_again_to_a_server_that_forgot_them(
@@ -452,11 +453,11 @@ async def test_an_outage_is_told_after_a_while_and_ends(own_server: BackendServe
         refusals = await asyncio.gather(refused(engine, write), refused(engine, read))
         assert [one.code for one in refusals] == ["backend_unavailable"] * 2
         assert [one.members["outcome"] for one in refusals] == ["unknown", "not done"]
-        assert engine.outage is None
+        assert engine.figures().outage is None
         clock.ahead_s = 3.0
-        await until_async(lambda: engine.outage is not None)
+        await until_async(lambda: engine.figures().outage is not None)
         own_server.resume()
-        await until_async(lambda: engine.outage is None)
+        await until_async(lambda: engine.figures().outage is None)
         assert isinstance(await reply_to(engine, read), int)
 
 

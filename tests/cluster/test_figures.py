@@ -34,7 +34,7 @@ def cluster(tmp_path: Path) -> Iterator[BackendCluster]:
 async def test_requests_are_counted_by_lane_and_outcome(backend: Backend) -> None:
     """With their times; refusals about the request itself are no outage."""
     async with opened(backend) as engine:
-        counts, times = engine.figures.requests, engine.figures.seconds
+        counts, times = engine.backend_figures.requests, engine.backend_figures.seconds
         before = {lane: dict(outcomes) for lane, outcomes in counts.items()}
         for _ in range(3):
             await reply_to(engine, ADD)
@@ -48,7 +48,7 @@ async def test_requests_are_counted_by_lane_and_outcome(backend: Backend) -> Non
         } == {("write", "ok"): 4, ("read", "refused"): 1}
         assert all(sum(times[lane].counts) == sum(counts[lane].values()) for lane in LANES)
         assert 0 < times["write"].total < sum(counts["write"].values())
-        assert engine.figures.in_flight == {"write": 0, "group": 0, "read": 0}
+        assert engine.backend_figures.in_flight == {"write": 0, "group": 0, "read": 0}
     assert tuple(lane.value for lane in Lane) == LANES
 
 
@@ -62,9 +62,9 @@ async def test_streams_are_counted_and_nothing_else(backend: Backend) -> None:
         for name in ("of//another", "weir/gateways", "of/another"):
             backend.call("XADD", name, "*", "a", "1")
     async with opened(backend) as engine:
-        assert engine.streams == 4
+        assert engine.figures().streams == 4
         await reply_to(engine, Delete(streams=["a"]))
-        await until_async(lambda: engine.streams == 3)
+        await until_async(lambda: engine.figures().streams == 3)
 
 
 def test_many_streams_are_counted_a_part_at_a_time() -> None:
@@ -89,17 +89,17 @@ async def test_requests_that_are_on_their_way_are_shown(own_server: BackendServe
     async with opened(own_server, 0.3) as engine:
         own_server.pause()
         adding = asyncio.gather(*(reply_to(engine, ADD) for _ in range(2)), return_exceptions=True)
-        await until_async(lambda: engine.figures.in_flight["write"] == 2)
+        await until_async(lambda: engine.backend_figures.in_flight["write"] == 2)
         assert all(isinstance(error, EngineError) for error in await adding)
         own_server.resume()
-        assert engine.figures.in_flight["write"] == 0
-        assert engine.figures.requests["write"]["backend_unavailable"] == 2
+        assert engine.backend_figures.in_flight["write"] == 0
+        assert engine.backend_figures.requests["write"]["backend_unavailable"] == 2
 
 
 async def test_scripts_that_a_server_has_lost_and_connections_are_counted(own_server: BackendServer) -> None:
     """A lost one is made again; all are up before and after."""
     async with opened(own_server) as engine:
-        figures = engine.figures
+        figures = engine.backend_figures
         await reply_to(engine, ADD)
         before = figures.repeats["script_unknown"]
         own_server.call("SCRIPT", "FLUSH")
@@ -118,13 +118,13 @@ async def test_waits_for_replicas_are_timed(own_server: BackendServer) -> None:
     """One that fails too; without a promise there is none."""
     async with opened(own_server, 0.4, durability="replicated:1") as engine:
         assert (await refused(engine, ADD)).code == "not_replicated"
-        assert engine.figures.requests["write"]["not_replicated"] == 1
-        assert sum(engine.figures.wait_seconds.counts) == 1
+        assert engine.backend_figures.requests["write"]["not_replicated"] == 1
+        assert sum(engine.backend_figures.wait_seconds.counts) == 1
         # Half of the time for an answer.
-        assert 0.19 < engine.figures.wait_seconds.total < 0.4
+        assert 0.19 < engine.backend_figures.wait_seconds.total < 0.4
     async with opened(own_server) as engine:
         await reply_to(engine, ADD)
-        assert not sum(engine.figures.wait_seconds.counts)
+        assert not sum(engine.backend_figures.wait_seconds.counts)
 
 
 async def test_wakes_are_counted_by_their_reason(own_server: BackendServer) -> None:
@@ -134,9 +134,9 @@ async def test_wakes_are_counted_by_their_reason(own_server: BackendServer) -> N
         reading = asyncio.create_task(
             reply_to(engine, XRead(streams=[("s", (1 << 128) - 1), ("t", 0)], block_ms=5_000))
         )
-        await until_async(lambda: engine.figures.wakes["subscription"] == 2)
+        await until_async(lambda: engine.backend_figures.wakes["subscription"] == 2)
         await reply_to(engine, ADD)
-        await until_async(lambda: engine.figures.wakes["notification"] >= 1)
+        await until_async(lambda: engine.backend_figures.wakes["notification"] >= 1)
         await reply_to(engine, XAdd(stream="t", bodies=[BODY]))
         await reading
 
@@ -145,10 +145,10 @@ async def test_slots_that_have_moved_are_counted(cluster: BackendCluster) -> Non
     source, target = cluster.owner("s"), next(one for one in cluster.servers if one is not cluster.owner("s"))
     async with opened(cluster) as engine:
         await reply_to(engine, ADD)
-        assert engine.figures.repeats["moved"] == 0
+        assert engine.backend_figures.repeats["moved"] == 0
         await asyncio.to_thread(move_slot, cluster.servers, slot_of(b"s"), source, target)
         await reply_to(engine, ADD)
-        assert engine.figures.repeats["moved"] == 1
+        assert engine.backend_figures.repeats["moved"] == 1
 
 
 def test_a_gateway_shows_them(own_server: BackendServer, tmp_path: Path) -> None:

@@ -147,8 +147,8 @@ async def test_without_limits_nothing_is_tried(backend: Backend) -> None:
     engine = ClusterEngine(backend.topology(TIMEOUT_S, parse_durability("memory")), SystemClock())
     await engine.start()
     try:
-        before = sum(engine.figures.requests["read"].values())
+        before = sum(engine.backend_figures.requests["read"].values())
         assert await reply_to(engine, ListStreams()) == Listing(HIDDEN_MANY)
-        assert sum(engine.figures.requests["read"].values()) == before
+        assert sum(engine.backend_figures.requests["read"].values()) == before
     finally:
         await engine.close()

@@ -67,7 +67,7 @@ async def test_a_reader_of_what_was_lost_gets_a_gap_with_the_next_entry(
     failover = Failover(backend)
     (lost,) = await add(engine)
     waiting = asyncio.ensure_future(read(engine, lost, block_ms=60_000))
-    await until_async(lambda: engine.waiting == 1)
+    await until_async(lambda: engine.figures().waiting == 1)
     failover.take_over()
     (new,) = await add(engine)
     assert new > lost

@@ -34,12 +34,12 @@ async def test_servers_that_take_no_writes_cannot_be_used(
         clock.ahead_s = OUTAGE_S_MAX
         await until_async(lambda: engine.failure is not None)
         clock.ahead_s *= 2
-        await until_async(lambda: engine.outage is not None)
-        assert word in (engine.outage or "")
+        await until_async(lambda: engine.figures().outage is not None)
+        assert word in (engine.figures().outage or "")
         assert await reply_to(engine, XLen(stream="s")) == 0
         await until_async(lambda: len(told) == 1)
         own_server.call(*change, taking)
-        await until_async(lambda: engine.outage is None)
+        await until_async(lambda: engine.figures().outage is None)
         await until_async(lambda: len(told) == 2)
         assert told == [(Trouble.OUTAGE, told[0][1]), (Trouble.OUTAGE, None)]
         await reply_to(engine, XAdd(stream="s", bodies=[BODY]))
@@ -82,7 +82,7 @@ async def test_a_full_server_is_told(backend: Backend) -> None:
             assert len(groups) == 1
             await until_async(lambda: engine.health.full is not None)
             clock.ahead_s = 2 * OUTAGE_S_MAX
-            assert engine.outage is None
+            assert engine.figures().outage is None
         finally:
             backend.call("CONFIG", "SET", "maxmemory", 0)
         await until_async(lambda: engine.health.full is None)

@@ -106,7 +106,7 @@ async def test_readers_at_both_gateways_wake_when_it_is_resumed(backend: Backend
             asyncio.ensure_future(read(engine, f"c{n}", count=2, block_ms=60_000, claim_min_idle_ms=1 << 40))
             for n, engine in enumerate((one, other))
         ]
-        await until_async(lambda: one.waiting + other.waiting == 2)
+        await until_async(lambda: one.figures().waiting + other.figures().waiting == 2)
         await reply_to(other, types.XAdd(stream=S, bodies=[entries.body([("n", "5")])]))
         await asyncio.sleep(0.2)
         assert not any(wait.done() for wait in waits)
@@ -130,7 +130,7 @@ async def test_a_reader_at_the_other_gateway_hears_of_a_pause_and_of_its_end(
         for paused in (True, False, True):
             listening = reading("b", block_ms=60_000, knows_paused=not paused)
             waiting = asyncio.ensure_future(reply_to(other, listening))
-            await until_async(lambda: other.waiting == 1 + behind)
+            await until_async(lambda: other.figures().waiting == 1 + behind)
             await asyncio.sleep(0.05)
             assert not waiting.done()
             await set_paused(one, paused=paused)

@@ -124,7 +124,7 @@ async def test_a_plan_waits_for_what_comes(server: BackendServer) -> None:
         (one,) = await plan(engine, streams=[("s", ids.make(5, 0))], block_ms=1)
         assert (one.count, one.last_id) == (0, ids.make(5, 0))
         waiting = asyncio.ensure_future(plan(engine, streams=[("s", ids.make(5, 0))], block_ms=60_000))
-        await until_async(lambda: engine.waiting == 1)
+        await until_async(lambda: engine.figures().waiting == 1)
         await reply_to(engine, XAdd(stream="s", bodies=[BODY], ids=[ids.make(6, 0)]))
         (one,) = await waiting
         assert one.end == ids.make(6, 0)

@@ -79,7 +79,7 @@ async def test_a_reader_that_waits_is_told(server: BackendServer) -> None:
         reply_to(engine, XRead(streams=[("s", seq(3))], known=[""], block_ms=60_000))
     )
     async with asyncio.timeout(10):
-        while not engine.waiting:  # noqa: ASYNC110 - the other side is a process
+        while not engine.figures().waiting:  # noqa: ASYNC110 - the other side is a process
             await asyncio.sleep(0.01)
     await restart(engine, server)
     found = await asyncio.wait_for(waiting, 20)

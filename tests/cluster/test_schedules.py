@@ -91,7 +91,7 @@ async def test_of_two_gateways_one_appends_each_once(backend: Backend) -> None:
         await asyncio.sleep(0.1)
         assert Counter(await values(one)) == Counter([f"e{n}" for n in range(COUNT)] + ["last"])
         assert len(found) == COUNT + 1
-        assert one.appended + other.appended == COUNT + 1
+        assert one.figures().appended + other.figures().appended == COUNT + 1
         assert not any(backend.call("EXISTS", auxiliary_key(S, kind)) for kind in KINDS)
 
 
@@ -325,7 +325,7 @@ async def test_what_goes_with_a_stream_is_counted(engine: ClusterEngine, end: st
         await reply_to(engine, setting(name, in_ms=60_000))
     reply = await reply_to(engine, ENDS[end])
     assert isinstance(reply, Dropped)
-    assert (reply.schedules, engine.schedules_dropped, engine.schedules) == (2, 2, 0)
+    assert (reply.schedules, engine.figures().schedules_dropped, engine.figures().schedules) == (2, 2, 0)
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["for good", "and is made again at once"])
@@ -338,7 +338,7 @@ async def test_what_goes_with_a_stream_that_others_end_is_counted_by_a_round(
     backend.call("DEL", S)
     if again:
         await reply_to(engine, XAdd(stream=S, bodies=[body("new")]))
-    await until_async(lambda: engine.schedules_dropped == 2)
+    await until_async(lambda: engine.figures().schedules_dropped == 2)
     if again:
         assert await names(engine) == []
 
@@ -395,9 +395,9 @@ async def test_there_is_a_most_of_all(backend: Backend) -> None:
         await reply_to(one, setting("a", in_ms=60_000))
         two = [schedule_commands.NewSchedule(name, body(name), Rule(in_ms=60_000)) for name in "bc"]
         await reply_to(one, schedule_commands.AddScheduled(stream="elsewhere", later=two))
-        assert one.schedules == 3
+        assert one.figures().schedules == 3
         await refused_as_one_too_many(one)
-        await until_async(lambda: other.schedules == 3)
+        await until_async(lambda: other.figures().schedules == 3)
         await refused_as_one_too_many(other)
         # One that replaces another is none more, and one that is cancelled makes room.
         assert isinstance(await reply_to(other, setting("a", in_ms=70_000)), ScheduleSet)
@@ -405,9 +405,9 @@ async def test_there_is_a_most_of_all(backend: Backend) -> None:
         assert isinstance(await reply_to(other, setting("d", in_ms=60_000)), ScheduleSet)
         await refused_as_one_too_many(other)
     async with opened(backend) as later:
-        await until_async(lambda: later.schedules == 3)
+        await until_async(lambda: later.figures().schedules == 3)
         await reply_to(later, setting("soon", in_ms=0))
-        await until_async(lambda: later.schedules == 3)
+        await until_async(lambda: later.figures().schedules == 3)
         assert await values(later) == ["soon"]
 
 
@@ -431,10 +431,12 @@ async def test_what_is_late_is_counted_as_late(backend: Backend) -> None:
         await reply_to(one, setting("a", in_ms=200))
         backend.call("CONFIG", "SET", "maxmemory", 1)
         try:
-            await until_async(lambda: min(one.schedules_late_s, other.schedules_late_s) > 0.5)
+            await until_async(
+                lambda: min(one.figures().schedules_late_s, other.figures().schedules_late_s) > 0.5
+            )
         finally:
             backend.call("CONFIG", "SET", "maxmemory", 0)
-        await until_async(lambda: (one.schedules, one.schedules_late_s) == (0, 0))
+        await until_async(lambda: (one.figures().schedules, one.figures().schedules_late_s) == (0, 0))
         assert await values(other) == ["a"]
 
 

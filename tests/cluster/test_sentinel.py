@@ -95,7 +95,7 @@ async def test_the_engine_follows_to_another_primary(servers: Watched) -> None:
         waiting = asyncio.ensure_future(
             reply_to(engine, XRead(streams=[("t", Cursor.LATEST)], block_ms=60_000))
         )
-        await until_async(lambda: engine.waiting == 1)
+        await until_async(lambda: engine.figures().waiting == 1)
         publisher = Publisher(engine)
         publishing = asyncio.create_task(publisher.run())
         await asyncio.to_thread(fail_over)

@@ -117,8 +117,8 @@ async def test_who_waits_or_is_connected_is_not_silent(engine: ClusterEngine) ->
         asyncio.ensure_future(reply_to(engine, reading(name, block_ms=60_000))) for name in ("first", "b")
     ]
     await reply_to(engine, reading("b"))
-    await until_async(lambda: engine.waiting == 2)
-    engine.active_readers = lambda stream: [("g", "connected"), ("g", "gone")] if stream == "s" else []
+    await until_async(lambda: engine.figures().waiting == 2)
+    engine.events.active_readers = lambda stream: [("g", "connected"), ("g", "gone")] if stream == "s" else []
     for name in ("b", "connected", "silent"):
         await wait_for_idle(engine, name, IDLE_MS)
     await engine.maintenance.step()
@@ -137,11 +137,11 @@ async def test_one_that_waited_alone_and_works_then_is_not_silent(engine: Cluste
     """While it waits it looks by itself; once it is full it asks for nothing, though it is connected."""
     await reply_to(engine, reading("a"))
     waiting = asyncio.ensure_future(reply_to(engine, reading("a", block_ms=60_000)))
-    await until_async(lambda: engine.waiting == 1)
+    await until_async(lambda: engine.figures().waiting == 1)
     await engine.maintenance.step()
     await reply_to(engine, XAdd(stream="s", bodies=[entries.body([("a", "1")])]))
     await waiting
-    engine.active_readers = lambda stream: [("g", "a")] if stream == "s" else []
+    engine.events.active_readers = lambda stream: [("g", "a")] if stream == "s" else []
     for _ in range(2):
         await wait_for_idle(engine, "a", IDLE_MS)
         await engine.maintenance.step()
@@ -151,7 +151,7 @@ async def test_one_that_waited_alone_and_works_then_is_not_silent(engine: Cluste
 async def test_where_silence_does_not_count_nothing_is_said(backend: Backend, engine: ClusterEngine) -> None:
     await reply_to(engine, EnsureGroup(stream="s", group="h", start=0))
     await reply_to(engine, XReadGroup(group="h", consumer="a", streams=[("s", Cursor.NEW)]))
-    engine.active_readers = lambda _: [("h", "a"), ("missing", "a")]
+    engine.events.active_readers = lambda _: [("h", "a"), ("missing", "a")]
     before = backend.call("XINFO", "CONSUMERS", "s", "h")[0][5]
     async with asyncio.timeout(TIMEOUT_S):
         while backend.call("XINFO", "CONSUMERS", "s", "h")[0][5] <= before + 20:  # noqa: ASYNC110 - the same

@@ -99,7 +99,7 @@ async def test_all_connections_are_encrypted_and_have_the_password(
     engine = await _opened(await _settings(tmp_path, encrypted.url, encrypted.authority))
     await asyncio.wait_for(engine.start(), UP_S_MAX)
     waiting = asyncio.ensure_future(reply_to(engine, XRead(streams=[("s", Cursor.LATEST)], block_ms=10_000)))
-    await until_async(lambda: engine.waiting == 1)
+    await until_async(lambda: engine.figures().waiting == 1)
     assert isinstance(await reply_to(engine, XAdd(stream="s", bodies=[BODY])), Added)
     found = await asyncio.wait_for(waiting, TIMEOUT_MS / 1000)
     assert isinstance(found, StreamsRead)

@@ -31,7 +31,7 @@ async def _opened(server: BackendServer) -> ClusterEngine:
 
 async def _until_waiting(engine: ClusterEngine, count: int) -> None:
     async with asyncio.timeout(10):
-        while engine.waiting < count:  # noqa: ASYNC110 - the other side is a process
+        while engine.figures().waiting < count:  # noqa: ASYNC110 - the other side is a process
             await asyncio.sleep(0.01)
 
 
@@ -55,7 +55,7 @@ async def test_many_reads_wait_over_few_connections(server: BackendServer) -> No
     assert all(
         isinstance(one, StreamsRead) and one.streams[0].entries.first == ids.make(1, 0) for one in found
     )
-    assert engine.waiting == 0
+    assert engine.figures().waiting == 0
     await engine.close()
 
 

@@ -124,7 +124,7 @@ class Conversation:
         for task in self._begun:
             task.cancel()
         await asyncio.gather(*self._begun, return_exceptions=True)
-        assert self.engine.waiting == 0, "no reader stays behind"
+        assert self.engine.figures().waiting == 0, "no reader stays behind"
         self.engine.check()
         if not self._closed:
             await self.close()

@@ -130,7 +130,7 @@ class Running:
     @property
     def readers_waiting(self) -> int:
         """The number of readers that wait in the engine."""
-        return self.engine.waiting
+        return self.engine.figures().waiting
 
     def check(self) -> None:
         """Check the integrity of what is in memory."""
@@ -169,7 +169,7 @@ class Running:
             task.cancel()
         self.readers.clear()
         self.loop.run_until_complete(settle())
-        assert self.engine.waiting == 0, "no reader stays behind"
+        assert self.engine.figures().waiting == 0, "no reader stays behind"
         self.loop.run_until_complete(self.engine.close())
 
     def end(self) -> None:

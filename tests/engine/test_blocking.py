@@ -46,7 +46,7 @@ async def test_each_entry_goes_to_one_reader_of_a_group(talk: Conversation) -> N
     await talk.add("s", "2-0")
     assert await readers[0] == read_of("s", "1-0")
     assert await readers[1] == read_of("s", "2-0")
-    assert talk.engine.waiting == 1
+    assert talk.engine.figures().waiting == 1
 
 
 async def test_readers_of_one_transaction_share_in_order(talk: Conversation) -> None:
@@ -69,7 +69,7 @@ async def test_a_reader_of_two_streams_gets_both(talk: Conversation) -> None:
     reader = await talk.begin("XREAD", "BLOCK", "1000", "STREAMS", "s", "t", "$", "$")
     await talk.transaction("XADD t 1-0 a 1", "XADD s 1-0 a 1")
     assert await reader == [*read_of("s", "1-0"), *read_of("t", "1-0")]
-    assert talk.engine.waiting == 0
+    assert talk.engine.figures().waiting == 0
 
 
 async def test_a_reader_of_two_streams_is_woken_by_either(talk: Conversation) -> None:
@@ -128,7 +128,7 @@ async def test_being_woken_for_nothing_does_not_put_off_the_deadline(talk: Conve
     assert [reader.done() for reader in readers] == [False, False]
     await talk.pass_ms(1)
     assert [await reader for reader in readers] == [None, None]
-    assert talk.engine.waiting == 0
+    assert talk.engine.figures().waiting == 0
 
 
 async def test_deadlines_go_by_the_clock_that_never_jumps(talk: Conversation) -> None:
@@ -300,7 +300,7 @@ async def test_a_reader_that_gives_up_gets_nothing(talk: Conversation) -> None:
     await talk.add("s", "1-0")
     assert await second == read_of("s", "1-0")
     assert await talk.call("XPENDING", "s", "g") == [1, "1-0", "1-0", [["b", "1"]]]
-    assert talk.engine.waiting == 0
+    assert talk.engine.figures().waiting == 0
 
 
 async def test_what_was_delivered_before_the_reader_gave_up_is_undone(talk: Conversation) -> None:
@@ -332,7 +332,7 @@ async def test_the_number_of_readers_is_bounded(talk: Conversation) -> None:
     """One more is refused, and none of the others disturbed."""
     readers = [asyncio.ensure_future(talk.call(*PLAIN)) for _ in range(WAITERS_MAX)]
     await settle()
-    assert talk.engine.waiting == WAITERS_MAX
+    assert talk.engine.figures().waiting == WAITERS_MAX
     assert await talk.call(*PLAIN) == "-ERR too many blocked reads"
     await talk.add("s", "1-0")
     replies = await asyncio.gather(*readers)
@@ -346,7 +346,7 @@ MANY = 3_000
 
 async def many_readers(talk: Conversation) -> list[Begun]:
     readers = [await talk.begin(*PLAIN) for _ in range(MANY)]
-    while talk.engine.waiting < MANY:
+    while talk.engine.figures().waiting < MANY:
         await settle()
     return readers
 
@@ -373,7 +373,7 @@ async def test_many_readers_are_answered_a_few_a_turn_and_in_order(talk: Convers
     assert done == list(range(MANY))
     assert await readers[0] == read_of("s", "1-0")
     assert await readers[-1] == read_of("s", "1-0", "2-0")
-    assert talk.engine.waiting == 0
+    assert talk.engine.figures().waiting == 0
 
 
 async def test_readers_that_were_put_off_may_leave(talk: Conversation) -> None:
@@ -386,7 +386,7 @@ async def test_readers_that_were_put_off_may_leave(talk: Conversation) -> None:
     await settle()
     assert sum(reader.done() for reader in readers[:-1]) < MANY - 1
     await talk.add("s", "2-0")
-    while talk.engine.waiting:
+    while talk.engine.figures().waiting:
         await settle()
     assert await readers[-2] == read_of("s", "2-0")
 
@@ -421,7 +421,7 @@ async def test_readers_that_were_put_off_wait_for_the_log_too() -> None:
 async def many_group_readers(talk: Conversation, count: int, *options: str) -> list[Begun]:
     await talk.call("XGROUP", "CREATECONSUMER", "s", "g", "c")
     readers = [await talk.begin(*group_read("c", "COUNT", "1", *options)) for _ in range(count)]
-    while talk.engine.waiting < count:
+    while talk.engine.figures().waiting < count:
         await settle()
     return readers
 
@@ -433,7 +433,7 @@ async def test_an_entry_costs_the_same_however_many_wait_for_it(
     """Whom it is not for is not asked."""
     costs = []
     for count in (10, 500):
-        await many_group_readers(talk, count - talk.engine.waiting, *options)
+        await many_group_readers(talk, count - talk.engine.figures().waiting, *options)
         with Calls() as calls:
             submit(talk.engine, [XAdd(stream="s", bodies=[BODY])], lambda _: None)
         costs.append(calls.count)
@@ -449,7 +449,7 @@ async def test_a_batch_is_shared_out_a_few_at_a_time_and_in_order(talk: Conversa
         reader.task.add_done_callback(partial(_note, done, place))
     ids = [number << 64 for number in range(1, MANY + 2)]
     submit(talk.engine, [XAdd(stream="s", bodies=[BODY] * (MANY + 1), ids=ids)], lambda _: None)
-    assert talk.engine.waiting == MANY - 100
+    assert talk.engine.figures().waiting == MANY - 100
     late = [await talk.begin(*group_read(name, "COUNT", "1")) for name in "xy"]
     most = 0
     while len(done) < MANY:
@@ -474,7 +474,7 @@ async def test_readers_within_a_transaction_come_behind_too(talk: Conversation) 
     submit(talk.engine, [XAdd(stream="s", bodies=bodies)], lambda _: None)
     transaction = asyncio.ensure_future(turn_of(talk.engine, [fresh]))
     submit(talk.engine, [fresh], answers.append)
-    assert (talk.engine.waiting, answers) == (200, [])
+    assert (talk.engine.figures().waiting, answers) == (200, [])
     while not answers:
         await settle()
     assert answers == [[GroupRead([], [])]]
@@ -509,13 +509,13 @@ async def test_readers_that_may_claim_look_again_as_one(talk: Conversation) -> N
         await talk.pass_ms(1)
         assert await readers[place] == [["s", [["1-0", ["a", "1"], 400, place + 1]]]]
         assert await _frames(talk) - before < 10
-    assert talk.engine.waiting == 1_998
+    assert talk.engine.figures().waiting == 1_998
 
 
 async def test_waits_that_end_together_end_a_few_at_a_time(talk: Conversation) -> None:
     """All of them, with nothing."""
     readers = await many_group_readers(talk, 1_000)
     await talk.pass_ms(1_000)
-    while talk.engine.waiting:
+    while talk.engine.figures().waiting:
         await settle()
     assert [await reader for reader in readers] == [None] * 1_000

@@ -351,12 +351,12 @@ async def _end_readers(conversation: Conversation) -> None:
         begin_read(engine, grouped, ended.append)
         staying.append(begin_read(engine, XRead(streams=[("s", 5 << 64)], block_ms=60_000), stay.append))
     await settle()
-    assert (len(ended), engine.waiting) == (0, 3_000)
+    assert (len(ended), engine.figures().waiting) == (0, 3_000)
     await reply_to(engine, Close(stream="s", reason="done"))
     # No time passes: a slice of them ends in each cycle of the loop.
     for _ in range(_CYCLES):
         await settle()
-    assert (len(ended), len(stay), engine.waiting) == (2_000, 0, 1_000)
+    assert (len(ended), len(stay), engine.figures().waiting) == (2_000, 0, 1_000)
     assert all(reply[0].closed[0].reason == "done" for reply in ended)  # type: ignore[index]
     for handle in staying:
         handle.cancel()

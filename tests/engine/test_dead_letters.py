@@ -287,7 +287,7 @@ class RunningHouse:
         self.clock = clock
         self.engine = Engine.open(storage, clock=_as_clock(clock), fsync="everysec")
         self.answer: list[tuple[str, str, int, str]] = []
-        self.engine.on_dead_lettered = self.answer.extend
+        self.engine.events.dead_lettered = self.answer.extend
 
     async def run(self, command: Command) -> Any:
         return await reply_to(self.engine, command)
@@ -319,7 +319,7 @@ async def test_who_waits_for_letters_is_woken_by_whoever_buries() -> None:
     watcher = asyncio.create_task(running.run(watching))
     claimer = asyncio.create_task(running.run(reading("d", claim_min_idle_ms=5_000, block_ms=60_000)))
     await settle()
-    assert running.engine.waiting == 2
+    assert running.engine.figures().waiting == 2
     clock.pass_ms(5_000)
     await settle()
     await reply_to(

@@ -149,8 +149,8 @@ async def test_while_it_serves(operation: str, image: MemoryStorage) -> None:
         storage, reasons = failing(image), list[str]()
         async with Stored(storage, "always") as talk:
             engine, remedy = talk.engine, explain(OSError(code, os.strerror(code)))
-            engine.when_storing_fails(reasons.append)
-            engine.rewriting.on_failed = partial(_note, reasons)
+            engine.events.storing_failed = reasons.append
+            engine.events.rewrite_failed = partial(_note, reasons)
             storage.fail(operation, code, nth=1 + (place * 5) % max(1, count))
             added = await live(talk)
             storage.heal()
@@ -165,7 +165,7 @@ async def test_while_it_serves(operation: str, image: MemoryStorage) -> None:
                 assert await add(talk, 50), code
                 added.append(50)
                 await talk.engine.rewrite()
-                assert engine.rewriting.failure is None
+                assert engine.figures().rewrites.failure is None
             found = {number for number, *_ in entries_in(seen(keyspace_of(engine)))}
             assert found >= {*added}
             again = await after_restart(storage.crash())

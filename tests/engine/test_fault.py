@@ -56,7 +56,7 @@ class FaultyConversation(Conversation):
 
     def opened(self) -> Engine:
         engine = super().opened()
-        engine.when_faulty(self.faults.append)
+        engine.events.faulty = self.faults.append
         return engine
 
     async def begin_world(self) -> None:
@@ -69,7 +69,7 @@ class FaultyConversation(Conversation):
     async def restart(self) -> None:
         """What the gateway does after a fault."""
         assert self.faults, "there was one"
-        assert self.engine.waiting == 0, "nothing waits for an engine that is gone"
+        assert self.engine.figures().waiting == 0, "nothing waits for an engine that is gone"
         await self.engine.finish_turns()
         storage = await self.engine.abandon()
         await self.engine.free()
@@ -281,7 +281,7 @@ async def test_a_fault_in_housekeeping_is_noticed() -> None:
         assert await talk.call("XLEN", "s") == 1
 
 
-async def test_a_fault_before_anybody_listens_is_told_to_who_listens_then() -> None:
+async def test_a_fault_before_anybody_listens_is_kept_for_who_listens_then() -> None:
     """The first housekeeping belongs to the start, before the gateway has the engine."""
     storage = MemoryStorage()
     async with FaultyConversation(storage, "everysec") as talk:
@@ -291,9 +291,7 @@ async def test_a_fault_before_anybody_listens_is_told_to_who_listens_then() -> N
         again = Engine.open(storage.kill(), clock=talk.clock)
         with fault_at(1, "before"):
             await again.start()
-        result: list[BaseException] = []
-        again.when_faulty(result.append)
-        assert len(result) == 1
+        assert again.events.fault is not None
         await again.close()
 
 

@@ -57,7 +57,7 @@ class Full(Conversation):
 
     def opened(self) -> Engine:
         engine = Engine.open(self.storage, clock=self.clock, fsync=self._fsync, growth=self._growth)
-        engine.when_full(self.full.append)
+        engine.events.disk_full = self.full.append
         return engine
 
     def is_full(self) -> bool:
@@ -83,7 +83,7 @@ class Full(Conversation):
     async def second(self) -> None:
         """Let a second pass, and what begins in it end."""
         await self.pass_ms(1_000)
-        while self.engine.rewriting.running:
+        while self.engine.figures().rewrites.running:
             await let_threads_run()
         await settle()
 
@@ -127,11 +127,11 @@ async def test_a_full_disk_that_has_something_to_give_up_recovers_by_itself() ->
         await talk.fill()
         await talk.second()
         assert talk.is_full()
-        before = talk.engine.rewriting.last
+        before = talk.engine.figures().rewrites.last
         assert before is None, "nothing would be gained by one"
         await remove(talk, "trim")
         await talk.second()
-        assert talk.engine.rewriting.last is not None
+        assert talk.engine.figures().rewrites.last is not None
         assert not talk.is_full()
         assert await talk.publish("s")
 

@@ -74,7 +74,7 @@ async def test_a_wait_that_is_cancelled_is_gone_at_once(engine: Engine) -> None:
     """It takes nothing, and nobody is called; once more changes nothing."""
     reader, following = Reader(engine, READ), Reader(engine, NEXT)
     reader.handle.cancel()
-    assert engine.waiting == 1
+    assert engine.figures().waiting == 1
     _add(engine)
     assert len(await following.ids()) == 1
     reader.handle.cancel()
@@ -125,7 +125,7 @@ async def test_a_task_that_is_cancelled_takes_nothing(engine: Engine) -> None:
     """While it waits, and once it was served."""
     for is_served in (False, True):
         reading = asyncio.ensure_future(reply_to(engine, READ))
-        while not engine.waiting:  # noqa: ASYNC110 - the engine has no event for it
+        while not engine.figures().waiting:  # noqa: ASYNC110 - the engine has no event for it
             await asyncio.sleep(0)
         if is_served:
             _add(engine)

@@ -33,7 +33,7 @@ async def test_a_group_reader_is_refused_at_the_millisecond(talk: Conversation) 
     assert not reader.done()
     await talk.pass_ms(1)
     assert await reader == NO_GROUP
-    assert talk.engine.streams == 0
+    assert talk.engine.figures().streams == 0
 
 
 async def test_a_plain_reader_goes_on_waiting(talk: Conversation) -> None:
@@ -41,7 +41,7 @@ async def test_a_plain_reader_goes_on_waiting(talk: Conversation) -> None:
     readers = [await talk.begin("XREAD", "BLOCK", "60000", "STREAMS", "s", at) for at in ("0", "5-0")]
     await talk.call("PEXPIRE", "s", "200")
     await talk.pass_ms(200)
-    assert talk.engine.streams == 0
+    assert talk.engine.figures().streams == 0
     assert not any(reader.done() for reader in readers)
     await talk.add("s", "5-0", "5-1")
     assert [await reader for reader in readers] == [read_of("s", "5-0"), read_of("s", "5-1")]
@@ -53,9 +53,9 @@ async def test_an_earlier_time_is_kept(talk: Conversation) -> None:
     await talk.call("PEXPIRE", "s", "200")
     await talk.call("PEXPIRE", "s", "300")
     await talk.pass_ms(299)
-    assert talk.engine.streams == 1
+    assert talk.engine.figures().streams == 1
     await talk.pass_ms(1)
-    assert talk.engine.streams == 0
+    assert talk.engine.figures().streams == 0
 
 
 async def test_a_wall_clock_that_is_set_forward_is_noticed(talk: Conversation) -> None:
@@ -63,18 +63,18 @@ async def test_a_wall_clock_that_is_set_forward_is_noticed(talk: Conversation) -
     await talk.call("EXPIRE", "s", "3600")
     await talk.pass_ms(3_600_000, 0)
     await talk.pass_ms(0, 1_000)
-    assert talk.engine.streams == 0
+    assert talk.engine.figures().streams == 0
 
 
 async def test_a_wall_clock_that_goes_back_keeps_the_stream(talk: Conversation) -> None:
     """Its time has not come."""
     await talk.call("PEXPIRE", "s", "200")
     await talk.pass_ms(-1_000, 200)
-    assert talk.engine.streams == 1
+    assert talk.engine.figures().streams == 1
     await talk.pass_ms(1_199)
-    assert talk.engine.streams == 1
+    assert talk.engine.figures().streams == 1
     await talk.pass_ms(1)
-    assert talk.engine.streams == 0
+    assert talk.engine.figures().streams == 0
 
 
 async def test_many_go_in_several_turns(talk: Conversation) -> None:
@@ -84,7 +84,7 @@ async def test_many_go_in_several_turns(talk: Conversation) -> None:
         await talk.call("PEXPIRE", f"s{number}", "200")
     await talk.pass_ms(200)
     await settle()
-    assert talk.engine.streams == 1
+    assert talk.engine.figures().streams == 1
 
 
 async def test_what_expired_while_the_engine_was_down_goes_at_start() -> None:
@@ -95,7 +95,7 @@ async def test_what_expired_while_the_engine_was_down_goes_at_start() -> None:
         await talk.add("t", "5-0")
         await talk.call("PEXPIRE", "s", "200")
     async with Conversation(storage.crash(), fsync="always") as talk:
-        assert talk.engine.streams == 2
+        assert talk.engine.figures().streams == 2
         await talk.pass_ms(200)
         assert await talk.call("XLEN", "s", synced=True) == 0
         disk = talk.storage
@@ -138,7 +138,7 @@ class TestEvents:
     async def test_each_turn_reports_what_it_changed(self, talk: Conversation) -> None:
         """In order, with Redis's names; reads are no events."""
         events: list[tuple[str, str]] = []
-        talk.engine.on_events = events.extend
+        talk.engine.events.changed = events.extend
         for words in (
             "XADD s 1-0 a 1",
             "XADD s MAXLEN 1 2-0 a 1",
@@ -178,7 +178,7 @@ class TestEvents:
     async def test_an_expiry_is_reported_when_it_happens(self, talk: Conversation) -> None:
         """By the timer, or by the command that found the stream expired."""
         events: list[tuple[str, str]] = []
-        talk.engine.on_events = events.extend
+        talk.engine.events.changed = events.extend
         await talk.call("PEXPIRE", "s", "200")
         await talk.pass_ms(200)
         await talk.add("t", "1-0")
@@ -196,7 +196,7 @@ class TestEvents:
         disk = SlowDisk()
         async with Conversation(disk, fsync="always") as talk:
             events: list[tuple[str, str]] = []
-            talk.engine.on_events = events.extend
+            talk.engine.events.changed = events.extend
             disk.hold()
             answer = await talk.begin("XADD", "s", "1-0", "a", "1")
             assert events == []
@@ -207,8 +207,8 @@ class TestEvents:
     async def test_who_asks_no_more_is_told_nothing(self, talk: Conversation) -> None:
         """And turns note nothing."""
         events: list[tuple[str, str]] = []
-        talk.engine.on_events = events.extend
-        talk.engine.on_events = None
+        talk.engine.events.changed = events.extend
+        talk.engine.events.changed = None
         await talk.add("s", "1-0")
         assert events == []
         assert not keyspace_of(talk.engine).notifies

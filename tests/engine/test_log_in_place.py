@@ -146,7 +146,7 @@ async def test_without_its_file_it_is_read_only_within_a_second(
     """Writes are refused, the reason is there for health and log, reads go on."""
     reasons = list[str]()
     async with OnDisk(storage, fsync) as talk:
-        talk.engine.when_log_fails(reasons.append)
+        talk.engine.events.log_failed = reasons.append
         await talk.add("s", "1-0")
         await a_second(talk)
         assert reasons == []

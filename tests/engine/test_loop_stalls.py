@@ -84,7 +84,7 @@ async def test_a_publish_for_which_as_many_groups_wait_as_a_stream_may_have(
                 for number in range(groups)
             ]
             await asyncio.sleep(0)
-            assert engine.waiting == groups
+            assert engine.figures().waiting == groups
 
             async def publish() -> None:
                 await reply_to(engine, command)

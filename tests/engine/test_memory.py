@@ -305,7 +305,7 @@ async def test_a_start_with_more_than_the_limit_starts_and_refuses_by_every_way_
                 assert {getattr(one, "code", one) for one in found} == {"memory_full"}, command
             for command in ROOM_MAKING:
                 assert not isinstance(await reply_to(engine, command), EngineError)
-            assert engine.waiting == 0
+            assert engine.figures().waiting == 0
             engine.check()
         await engine.close()
 

@@ -33,7 +33,7 @@ async def test_a_plan_is_woken_by_what_comes() -> None:
     async with Conversation() as talk:
         reading = begin(talk)
         await settle()
-        assert (reading.done(), talk.engine.waiting) == (False, 1)
+        assert (reading.done(), talk.engine.figures().waiting) == (False, 1)
         await talk.add("t", "1-0")
         await reading
         assert counts(reading) == {"t": 1}
@@ -128,4 +128,4 @@ async def test_who_leaves_waits_no_more() -> None:
         await settle()
         reading.cancel()
         await asyncio.wait([reading])
-        assert talk.engine.waiting == 0
+        assert talk.engine.figures().waiting == 0

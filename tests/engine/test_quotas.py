@@ -64,7 +64,7 @@ async def test_streams_up_to_the_limit_may_be_made(engine: Engine) -> None:
         Copy(stream="a.1", target="a.3"),
     ):
         assert await is_refused(engine, third, held)
-    assert engine.streams == 2
+    assert engine.figures().streams == 2
     assert await reply_to(engine, XLen(stream="a.1")) == 1
     assert not await is_refused(engine, adding("a.1"), held)
     assert not await is_refused(engine, adding("b.1"), held), "it does not match"
@@ -77,7 +77,7 @@ async def test_a_publish_that_would_make_too_many_makes_none(engine: Engine) -> 
     held = quota("a.", streams_max=2)
     await reply_to(engine, adding("a.1"))
     assert await is_refused(engine, Publish(parts=[adding("a.2"), adding("a.3")]), held)
-    assert engine.streams == 1
+    assert engine.figures().streams == 1
     assert not await is_refused(engine, Publish(parts=[adding("a.2"), adding("b.3")]), held)
 
 
@@ -156,7 +156,7 @@ async def test_a_transaction_is_refused_as_a_whole(engine: Engine) -> None:
     held = quota("a.", streams_max=1)
     with pytest.raises(EngineError, match="quota"):
         await turn_of(engine, [adding("b"), adding("a.1"), adding("a.2")], quotas=[held])
-    assert engine.streams == 0
+    assert engine.figures().streams == 0
 
 
 async def test_of_a_pipeline_those_that_fit_are_run(engine: Engine) -> None:

@@ -213,7 +213,7 @@ class TestReadersThatWait:
         async with Conversation() as talk:
             events: list[tuple[str, str]] = []
             await talk.add("s", "1-0")
-            talk.engine.on_events = events.extend
+            talk.engine.events.changed = events.extend
             await talk.call("RENAME", "s", "t")
             await talk.call("COPY", "t", "u")
             await talk.call("RENAME", "t", "t")

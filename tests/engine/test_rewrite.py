@@ -204,12 +204,12 @@ class TestAFault:
             storage.fail("create", errno.EIO, nth=1)
             await talk.call("XADD", "s", "1-0", "a", "x" * 2_000)
             await talk.seconds(2)
-            assert "Input/output error" in str(talk.engine.rewriting.failure)
+            assert "Input/output error" in str(talk.engine.figures().rewrites.failure)
             await talk.seconds(50)
             assert manifest_of(storage).base is None
             await talk.seconds(15)
             assert manifest_of(storage).base is not None
-            assert talk.engine.rewriting.failure is None
+            assert talk.engine.figures().rewrites.failure is None
 
     async def test_a_rewrite_is_given_up_when_the_engine_closes(self) -> None:
         """A shutdown does not wait for it, and leaves a log that was never begun anew."""
@@ -362,7 +362,7 @@ class Grown(Conversation):
         """Let seconds pass, one by one, and wait for what they began."""
         for _ in range(count):
             await self.pass_ms(1_000)
-            while self.engine.rewriting.running:
+            while self.engine.figures().rewrites.running:
                 await let_threads_run()
             await settle()
 

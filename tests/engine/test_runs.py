@@ -160,7 +160,7 @@ async def test_a_file_that_grows_stays_though_nothing_refers_to_it() -> None:
         await talk.fill(50)
         await talk.store()
         await talk.call("DEL", "s")
-        await talk.engine.rewriting._begin()  # noqa: SLF001 - as it does by itself
+        await talk.engine._rewriter._begin()  # noqa: SLF001 - as it does by itself
         await talk.fill(50, 100, "t")
         await talk.store()
         assert len(run_files(storage)) == 1

@@ -79,7 +79,7 @@ class Small(Stored):
 
     def opened(self) -> Engine:
         engine = super().opened()
-        engine.rewriting._growth = Growth(100, 10_000)  # noqa: SLF001 - instead of 64 MiB
+        engine._rewriter._growth = Growth(100, 10_000)  # noqa: SLF001 - instead of 64 MiB
         return engine
 
 
@@ -87,7 +87,7 @@ async def pass_s(talk: Stored, seconds: int) -> None:
     for _ in range(10 * seconds):
         await talk.pass_ms(100)
         await let_threads_run()
-    while talk.engine.rewriting.running:
+    while talk.engine.figures().rewrites.running:
         await let_threads_run()
 
 
@@ -147,7 +147,7 @@ async def test_what_cannot_be_read_cannot_be_cleared_of_what_was_deleted() -> No
                 RewriteFailedError, match=rf"rewritten, but .* {name} \(offset 0: .* give up the part"
             ):
                 await talk.engine.rewrite()
-        failure = talk.engine.rewriting.failure
+        failure = talk.engine.figures().rewrites.failure
         assert failure is not None
         assert name in failure
         assert await talk.call("XRANGE", "s", "1000-0", "1000-0") == [["1000-0", ["n", "value 1000"]]]
@@ -157,7 +157,7 @@ async def test_what_cannot_be_read_cannot_be_cleared_of_what_was_deleted() -> No
         assert len([what for what, of in log[made:] if what == "create" and of.startswith("base")]) <= 1
         assert await talk.call("XTRIM", "s", "MINID", "641-0") == 640 - 180
         await talk.engine.rewrite()
-        assert talk.engine.rewriting.failure is None
+        assert talk.engine.figures().rewrites.failure is None
         assert name not in run_files(storage)
         assert values_in(storage, range(1, 641)) == set()
 

@@ -80,7 +80,7 @@ class TestVisibleMeansSafe:
             disk.hold()
             adding = await talk.begin("XADD", "s", "1-0", "a", "1")
             assert [task.done() for task in (plain, reader, adding)] == [False] * 3
-            assert talk.engine.waiting == 0
+            assert talk.engine.figures().waiting == 0
             disk.let_go()
             assert await plain == await reader == read_of("s", "1-0")
 
@@ -361,10 +361,10 @@ class TestFullDisk:
                 pass
             await talk.pass_ms(200, 0)
             assert await talk.call("XLEN", "old") == FULL
-            assert talk.engine.streams == 2
+            assert talk.engine.figures().streams == 2
             storage.space_bytes = None
             assert await talk.call("XLEN", "old") == 0
-            assert talk.engine.streams == 1
+            assert talk.engine.figures().streams == 1
 
     async def test_a_transaction_is_refused_whole(self) -> None:
         """Not the first commands of it done and the others not."""
@@ -447,7 +447,7 @@ class TestClosing:
             await talk.close()
             assert [await reader for reader in readers] == ["-ERR the gateway is shutting down"] * 2
             assert await talk.call("XADD", "s", "1-0", "a", "1") == "-ERR the gateway is shutting down"
-            assert talk.engine.waiting == 0
+            assert talk.engine.figures().waiting == 0
 
     async def test_answers_under_way_leave_before_the_end(self) -> None:
         """What was taken is written, synced and answered."""

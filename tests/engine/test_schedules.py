@@ -453,11 +453,11 @@ async def test_beside_a_stream_that_takes_none_one_is_appended_at_its_millisecon
     await reply_to(talk.engine, later("a", in_ms=100))
     await talk.call("XSETID", "s", f"{SEQUENCE_MAX}-{SEQUENCE_MAX}")
     await talk.pass_ms(2_000)
-    assert talk.engine.schedules_late_s == 1.9
+    assert talk.engine.figures().schedules_late_s == 1.9
     await reply_to(talk.engine, setting("b", stream="t", in_ms=50))
     await talk.pass_ms(50)
     assert keyspace_of(talk.engine).keys["t"].stream.length == 1
-    assert talk.engine.schedules_late_s == 1.95
+    assert talk.engine.figures().schedules_late_s == 1.95
 
 
 async def test_one_is_appended_at_its_millisecond_and_wakes_readers(talk: Conversation) -> None:
@@ -481,7 +481,7 @@ async def test_what_was_due_while_nothing_ran_is_appended_at_once() -> None:
     async with late as talk:
         await talk.pass_ms(0)
         assert values(talk.engine) == [b"a", b"b"]
-        assert talk.engine.schedules == 1
+        assert talk.engine.figures().schedules == 1
 
 
 class Small(Conversation):
@@ -499,10 +499,10 @@ async def test_full_memory_makes_them_late_and_loses_none() -> None:
         memory = talk.engine.memory
         memory.shared.add(1 << 40)
         await talk.pass_ms(2_500)
-        assert (values(talk.engine), talk.engine.schedules_late_s) == ([], 2.3)
+        assert (values(talk.engine), talk.engine.figures().schedules_late_s) == ([], 2.3)
         memory.shared.add(-1 << 40)
         await talk.pass_ms(1_000)
-        assert (values(talk.engine), talk.engine.schedules_late_s) == ([b"a"], 0.0)
+        assert (values(talk.engine), talk.engine.figures().schedules_late_s) == ([b"a"], 0.0)
 
 
 async def fill(engine: Engine, size: int) -> None:
@@ -520,11 +520,11 @@ async def test_a_full_disk_makes_them_late_and_loses_none() -> None:
                 await fill(talk.engine, size)
         await talk.pass_ms(61_000)
         assert values(talk.engine) == []
-        assert talk.engine.schedules_late_s >= 1
+        assert talk.engine.figures().schedules_late_s >= 1
         await talk.call("DEL", "t")
         await talk.engine.rewrite()
         await talk.pass_ms(2_000)
-        assert (values(talk.engine), talk.engine.schedules_late_s) == ([b"a"], 0.0)
+        assert (values(talk.engine), talk.engine.figures().schedules_late_s) == ([b"a"], 0.0)
 
 
 async def test_a_clock_that_is_set_back_delays_them(talk: Conversation) -> None:

@@ -219,11 +219,11 @@ async def test_a_wait_ends_at_once(leave: Callable[[ReadHandle], None]) -> None:
     first.send(READ, waits=handle)
     second.send(READ, waits=ReadHandle())
     await settle()
-    assert engine.waiting == 2
+    assert engine.figures().waiting == 2
     leave(handle)
-    assert engine.waiting == 1
+    assert engine.figures().waiting == 1
     engine.send(Call([ADD]), lambda _: None)
-    assert engine.waiting == 0
+    assert engine.figures().waiting == 0
     await second.come()
     assert [len(found.streams) for [found] in second if isinstance(found, GroupRead)] == [1]
     # Ended, it is answered with nothing; cancelled, not at all.
@@ -243,7 +243,7 @@ async def test_a_wait_that_was_left_before_it_was_sent_does_not_begin(
     leave(handle)
     answers.send(READ, waits=handle)
     await settle()
-    assert engine.waiting == 0
+    assert engine.figures().waiting == 0
     assert len(answers) == (leave is end)
     await engine.close()
 
@@ -267,10 +267,10 @@ async def test_a_coroutine_that_is_cancelled_takes_nothing() -> None:
     engine = await opened()
     task = asyncio.create_task(ask(engine, Call([READ], waits=ReadHandle())))
     await settle()
-    assert engine.waiting == 1
+    assert engine.figures().waiting == 1
     task.cancel()
     await settle()
-    assert engine.waiting == 0
+    assert engine.figures().waiting == 0
     await engine.close()
 
 
@@ -281,5 +281,5 @@ async def test_alone_a_read_does_not_wait_unless_it_has_a_handle() -> None:
     for how in How:
         replies = answers.send(types.XRead(streams=[("s", 0)], block_ms=1_000), how=how)
         assert replies is not None
-    assert engine.waiting == 0
+    assert engine.figures().waiting == 0
     await engine.close()

@@ -17,7 +17,7 @@ class Watched(Conversation):
 
     async def sync(self, ms: int) -> None:
         """Add an entry whose sync takes so long."""
-        self.engine.when_slow(self.noted.append)
+        self.engine.events.disk_slow = self.noted.append
         self.number += 1
         self.disk.hold()
         adding = await self.begin("XADD", "s", f"{self.number}-0", "a", "1")
@@ -55,7 +55,7 @@ async def test_ten_whose_median_is_more_than_half_a_second(ms: int, *, is_slow: 
 async def test_a_sync_that_hangs_is_noticed_before_it_ends() -> None:
     """And each second again."""
     async with Watched(SlowDisk()) as talk:
-        talk.engine.when_slow(talk.noted.append)
+        talk.engine.events.disk_slow = talk.noted.append
         talk.disk.hold()
         adding = await talk.begin("XADD", "s", "1-0", "a", "1")
         await settle()

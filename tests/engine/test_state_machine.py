@@ -70,7 +70,7 @@ class BesideTheModel(RuleBasedStateMachine):
         assert same(sorted(expected.items()), sorted(served.items())), (
             f"the model serves {expected}, the engine {served}"
         )
-        assert self.running.engine.waiting == len(self.model.waiters)
+        assert self.running.engine.figures().waiting == len(self.model.waiters)
 
     def _taken(self, step: ModelStep | Adding) -> ModelStep:
         """The step, an ID that goes on from the last one made out."""

@@ -52,7 +52,7 @@ async def test_nothing_waits_for_entries() -> None:
     engine, result = await opened(MemoryStorage()), Replies()
     submit(engine, [XRead(streams=[("s", 0)], block_ms=1_000)], result.put_nowait)
     assert not result.empty()
-    assert engine.waiting == 0
+    assert engine.figures().waiting == 0
     await engine.close()
 
 
@@ -141,9 +141,9 @@ async def test_a_read_that_waits_calls_back_when_the_log_is_safe() -> None:
     engine, result = await with_group("always"), Replies()
     begin_read(engine, reading("a"), result.put_nowait)
     await settle()
-    assert (result.empty(), engine.waiting) == (True, 1)
+    assert (result.empty(), engine.figures().waiting) == (True, 1)
     submit(engine, [publish("s", b"1")], lambda _: None)
-    assert (result.empty(), engine.waiting) == (True, 0)
+    assert (result.empty(), engine.figures().waiting) == (True, 0)
     (first,) = given(await result.get())
     await reply_to(engine, publish("s", b"2"))
     begin_read(engine, reading("a"), result.put_nowait)
@@ -168,7 +168,7 @@ async def test_who_reads_on_was_seen_when_given_something() -> None:
     (info,) = await turn_of(engine, [XInfoConsumers(stream="s", group="g")])
     assert isinstance(info, list)
     assert [one.idle_ms for one in info if isinstance(one, ConsumerInfo)] == [5]
-    assert engine.waiting == 1
+    assert engine.figures().waiting == 1
     await reply_to(engine, publish("s", b"2"))
     assert given(await result.get())
     await reply_to(engine, publish("s", b"3"))
@@ -185,7 +185,7 @@ async def test_a_read_that_does_not_wait_is_answered_with_nothing(*, going_on: b
     begin_read(engine, read, result.put_nowait, going_on=going_on)
     await settle()
     assert given(result.get_nowait()) == []
-    assert engine.waiting == 0
+    assert engine.figures().waiting == 0
     await engine.close()
 
 

@@ -122,7 +122,7 @@ async def test_a_run_lets_others_in_when_its_time_is_over() -> None:
     seen = []
     while not run.done():
         await asyncio.sleep(0)
-        seen.append(engine.streams)
+        seen.append(engine.figures().streams)
     clock.ticking_s = 0.0
     assert all(isinstance(reply, Added) for reply in await run)
     assert seen[-1] == 50

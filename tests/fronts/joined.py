@@ -80,8 +80,8 @@ class Joined:
 
     def _receive(self, message: Message) -> None:
         if self._remote is None:
-            fsync, figures, _ = message[2]
-            self._remote = RemoteEngine(self.front, fsync, figures)
+            report, _ = message[2]
+            self._remote = RemoteEngine(self.front, report)
             self._welcomed.set_result(None)
         elif message[0] in OF_LEASES:
             self.leases.receive(message)

@@ -47,7 +47,7 @@ async def pending(engine: Engine) -> int:
 
 async def waiting(engine: Engine, reads: int) -> None:
     async with asyncio.timeout(5):
-        while engine.waiting != reads:  # noqa: ASYNC110 - nothing announces it
+        while engine.figures().waiting != reads:  # noqa: ASYNC110 - nothing announces it
             await asyncio.sleep(0)
 
 
@@ -259,14 +259,14 @@ async def test_refusals_come_as_the_engine_gives_them(joined: Joined) -> None:
 
 
 async def test_figures_are_reported_when_they_change(joined: Joined) -> None:
-    assert joined.remote.streams == 1
+    assert joined.remote.figures().streams == 1
     await reply_to(joined.remote, XAdd(stream="t", bodies=ADD.bodies))
     async with asyncio.timeout(5):
-        while joined.remote.streams != 2:  # noqa: ASYNC110 - nothing announces it
+        while joined.remote.figures().streams != 2:  # noqa: ASYNC110 - nothing announces it
             await asyncio.sleep(0.01)
-    assert joined.remote.appended == 1
+    assert joined.remote.figures().appended == 1
     assert joined.remote.memory.used_bytes >= joined.remote.memory.estimated_bytes > 0
-    assert sum(joined.remote.sync_seconds.counts) > 0
+    assert sum(joined.remote.figures().sync_seconds.counts) > 0
 
 
 async def test_a_command_is_not_run_while_its_reply_could_only_wait(engine: Engine, joined: Joined) -> None:
@@ -278,11 +278,11 @@ async def test_a_command_is_not_run_while_its_reply_could_only_wait(engine: Engi
     was_paused = joined.pipes[0].is_paused
     asked = [asyncio.ensure_future(reply_to(joined.remote, ADD)) for _ in range(3)]
     await settle()
-    assert engine.appended == 0
+    assert engine.figures().appended == 0
     link.resume_writing()
     assert (was_paused, joined.pipes[0].is_paused) == (True, False)
     await asyncio.gather(*asked)
-    assert engine.appended == 3
+    assert engine.figures().appended == 3
 
 
 async def test_a_front_reads_on_while_what_it_asks_is_not_taken(joined: Joined) -> None:

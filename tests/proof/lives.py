@@ -446,7 +446,7 @@ class Living:
         keyspace = keyspace_of(self.engine)
         keyspace.check()
         # One snapshot at a time: a rewrite under way has it.
-        if not self.engine.rewriting.running and image(restored(keyspace)) != image(keyspace):
+        if not self.engine.figures().rewrites.running and image(restored(keyspace)) != image(keyspace):
             self.report("a snapshot leaves something out")
         if image(keyspace_of(self.engine)) != self.promises.image_at(log_end(self.engine)):
             self.report("memory is not what the frames say")

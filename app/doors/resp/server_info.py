@@ -101,13 +101,13 @@ def _memory(port: Port) -> Facts:
 
 def _persistence(port: Port) -> Facts:
     ready = port.gateway.phase is Phase.READY
-    log = port.gateway.engine.log_figures() if ready else None
+    figures = port.gateway.engine.figures() if ready else None
     facts: Facts = {"loading": int(not ready), "async_loading": 0, "rdb_changes_since_last_save": 0}
     facts |= {"rdb_bgsave_in_progress": 0, "rdb_last_bgsave_status": "ok"}
-    facts["aof_enabled"] = int(not ready or log is not None)
-    if log is not None:
+    facts["aof_enabled"] = int(figures is None or figures.log is not None)
+    if figures is not None and (log := figures.log) is not None:
         facts |= {
-            "aof_rewrite_in_progress": int(port.gateway.engine.rewriting.running),
+            "aof_rewrite_in_progress": int(figures.rewrites.running),
             "aof_last_write_status": "ok" if log.failure is None else "err",
             "aof_current_size": log.bytes,
             "aof_base_size": log.base_bytes,
@@ -155,12 +155,12 @@ def _cluster(_: Port) -> Facts:
 
 
 def _keyspace(port: Port) -> Facts:
-    if port.gateway.phase is not Phase.READY or not port.gateway.engine.streams:
+    figures = port.gateway.engine.figures() if port.gateway.phase is Phase.READY else None
+    if figures is None or not figures.streams:
         return {}
-    engine = port.gateway.engine
-    expiring = engine.expiring_streams
-    left_ms = max(0, engine.mean_expiry_ms - port.gateway.clock.wall_ms()) if expiring else 0
-    return {"db0": f"keys={engine.streams},expires={expiring},avg_ttl={left_ms}"}
+    expiring = figures.expiring_streams
+    left_ms = max(0, figures.mean_expiry_ms - port.gateway.clock.wall_ms()) if expiring else 0
+    return {"db0": f"keys={figures.streams},expires={expiring},avg_ttl={left_ms}"}
 
 
 _SECTIONS: Final[dict[str, Callable[[Port], Facts]]] = {

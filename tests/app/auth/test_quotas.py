@@ -61,7 +61,7 @@ async def test_one_stream_too_many_is_507(what: str, engine: Engine, tmp_path: P
         assert first.status_code == 201
         refused = await http.request(method, path, json=body)
         check_refused(refused, limit="streams_max", used=1, quota="a.*")
-        assert engine.streams == 1
+        assert engine.figures().streams == 1
         assert (await http.post("/v1/streams/a.1/entries", json=ENTRY)).status_code == 201
         assert (await http.get("/v1/streams/a.1/entries")).status_code == 200
         assert (await root.request(method, path, json=body)).is_success, "root has no quota"

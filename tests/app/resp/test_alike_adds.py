@@ -129,7 +129,7 @@ async def test_a_run_ends_by_the_clock(
     port = await open_port(clock=clock)
     engine, turns = port.gateway.engine, list[object]()
     assert isinstance(engine, Engine)
-    engine.on_events = turns.append
+    engine.events.changed = turns.append
     wire = await port.connect()
     wire.writer.write(b"*5\r\n$4\r\nXADD\r\n$1\r\ns\r\n$1\r\n*\r\n$1\r\na\r\n$1\r\n1\r\n" * 600)
     ids = [await wire.reply() for _ in range(600)]

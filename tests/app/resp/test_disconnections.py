@@ -40,7 +40,7 @@ def reasons(lines: list[Any]) -> list[str]:
 async def blocked(port: TestedPort, wire: Wire) -> None:
     """The client waits for an entry."""
     wire.send("XREAD", "BLOCK", "0", "STREAMS", "s", "$")
-    await until(lambda: port.gateway.engine.waiting == 1)
+    await until(lambda: port.gateway.engine.figures().waiting == 1)
 
 
 async def test_what_a_client_closes_has_no_line(port: TestedPort, lines: list[Any]) -> None:

@@ -55,13 +55,13 @@ async def test_no_entry_goes_to_a_client_that_has_left(port: TestedPort, wire: W
         client = Plain(path)
         client.send("CLIENT", "SETNAME", f"reader-{number}")
         client.send(*_read("gone"))
-        await until(lambda: waits.waiting == 1)
+        await until(lambda: waits.figures().waiting == 1)
         listed = await wire.call("CLIENT", "LIST")
         assert isinstance(listed, bytes)
         (own,) = [line for line in listed.decode().splitlines() if f"name=reader-{number} " in line]
         _leave(client, adder, int(own.split()[0].removeprefix("id=")), how)
         adder.send("XADD", "s", f"{number + 1}-0", "n", number)
-        await until(lambda: waits.waiting == 0)
+        await until(lambda: waits.figures().waiting == 0)
         found = await wire.call(*_read("next"))
         assert found == [[b"s", [[f"{number + 1}-0".encode(), [b"n", str(number).encode()]]]]]
         assert await wire.call("XACK", "s", "g", f"{number + 1}-0") == 1

@@ -86,7 +86,7 @@ async def test_a_blocked_read_stops_its_connection_alone(port: TestedPort) -> No
     reader, writer = await port.connect(), await port.connect()
     reader.send("XREAD", "BLOCK", "0", "STREAMS", "s", "$")
     reader.send("PING")
-    await until(lambda: port.gateway.engine.waiting == 1)
+    await until(lambda: port.gateway.engine.figures().waiting == 1)
     assert await writer.call("XADD", "s", "1-1", "a", "b") == ID
     assert await reader.reply() == [[b"s", [[ID, [b"a", b"b"]]]]]
     assert await reader.reply() == "PONG"
@@ -102,7 +102,7 @@ async def test_a_blocked_read_is_ended_by_another_client(port: TestedPort, how: 
     assert isinstance(number, int)
     assert await other.call("CLIENT", "UNBLOCK", number) == 0
     reader.send("XREAD", "BLOCK", "0", "STREAMS", "s", "$")
-    await until(lambda: port.gateway.engine.waiting == 1)
+    await until(lambda: port.gateway.engine.figures().waiting == 1)
     assert await other.call("CLIENT", "UNBLOCK", number, how) == 1
     assert await reader.reply() == reply
 
@@ -119,7 +119,7 @@ async def test_where_too_many_wait_a_read_gets_what_is_there(open_port: Any, wor
     port = await open_port(waiters_max=1)
     waiting, wire = await port.connect(), await port.connect()
     waiting.send("XREAD", "BLOCK", "0", "STREAMS", "other", "$")
-    await until(lambda: port.gateway.engine.waiting == 1)
+    await until(lambda: port.gateway.engine.figures().waiting == 1)
     await wire.call("XGROUP", "CREATE", "s", "g", "0", "MKSTREAM")
     await wire.call("XADD", "s", "1-1", "a", "b")
     assert await wire.call(*words) == [[b"s", [[ID, [b"a", b"b"]]]]]
@@ -133,9 +133,9 @@ async def test_entries_for_a_client_that_has_left_go_to_the_next(port: TestedPor
     gone, worker, writer = [await port.connect() for _ in range(3)]
     await writer.call("XGROUP", "CREATE", "s", "g", "0", "MKSTREAM")
     gone.send("XREADGROUP", "GROUP", "g", "gone", "BLOCK", "0", "STREAMS", "s", ">")
-    await until(lambda: port.gateway.engine.waiting == 1)
+    await until(lambda: port.gateway.engine.figures().waiting == 1)
     gone.close()
-    await until(lambda: port.gateway.engine.waiting == 0)
+    await until(lambda: port.gateway.engine.figures().waiting == 0)
     await writer.call("XADD", "s", "1-1", "a", "b")
     wanted = [[b"s", [[ID, [b"a", b"b"]]]]]
     assert await worker.call("XREADGROUP", "GROUP", "g", "c", "STREAMS", "s", ">") == wanted
@@ -269,11 +269,11 @@ async def test_a_revoked_token_ends_its_connections(open_port: Any) -> None:
     wire = await port.connect()
     assert await wire.call("AUTH", made.text) == "OK"
     wire.send("XREAD", "BLOCK", "0", "STREAMS", "s", "$")
-    await until(lambda: port.gateway.engine.waiting == 1)
+    await until(lambda: port.gateway.engine.figures().waiting == 1)
     access.replace_tokens([])
     assert port.gateway.access.sessions.revoke(access.is_revoked) == 1
     assert await wire.ended()
-    await until(lambda: port.gateway.engine.waiting == 0)
+    await until(lambda: port.gateway.engine.figures().waiting == 0)
 
 
 async def test_at_a_stop_replies_leave_and_reads_end(port: TestedPort) -> None:
@@ -281,7 +281,7 @@ async def test_at_a_stop_replies_leave_and_reads_end(port: TestedPort) -> None:
     idle, reader = await port.connect(), await port.connect()
     assert await idle.call("PING") == "PONG"
     reader.send("XREAD", "BLOCK", "0", "STREAMS", "s", "$")
-    await until(lambda: port.gateway.engine.waiting == 1)
+    await until(lambda: port.gateway.engine.figures().waiting == 1)
     port.gateway.drain()
     assert await idle.ended()
     refused = await reader.reply()

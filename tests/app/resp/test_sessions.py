@@ -155,7 +155,7 @@ async def test_subscribers_hear_of_streams(port: TestedPort, protocol: int) -> N
     assert await one.call("UNSUBSCRIBE") == [b"unsubscribe", b"__keyspace@0__:s", 1]
     assert await one.call("PUNSUBSCRIBE") == [b"punsubscribe", b"__key*__:xdel", 0]
     assert await one.call("XLEN", "s") == 1
-    assert port.gateway.engine.on_events is None
+    assert port.gateway.engine.events.changed is None
 
 
 async def test_a_client_follows_a_hundred_patterns_and_no_more(wire: Wire) -> None:
