@@ -439,9 +439,10 @@ class Keyspace:
         assert all(self.keys[name].expires_at_ms == at_ms for name, at_ms in self.lifetimes.items()), (
             "a lifetime is that of its stream"
         )
-        assert len(self.lifetimes) == sum(key.expires_at_ms is not None for key in self.keys.values()), (
-            "each lifetime is there once"
-        )
+        timed = {name for name, key in self.keys.items() if key.expires_at_ms is not None}
+        named = [name for name, _ in self.lifetimes.items()]
+        assert len(self.lifetimes) == len(named) == len(set(named)), "each lifetime is there once"
+        assert timed - set(named) <= self.maintained.keys(), "a stream that outlives its time is looked at"
         self.deferrals.check({name: key.deferred_until_ms for name, key in self.keys.items()}, self.keys)
         for kind, index in self.indexes.items():
             found = {name: part for name, key in self.keys.items() if (part := kind.of(key)) is not None}

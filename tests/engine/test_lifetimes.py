@@ -159,6 +159,12 @@ def test_what_is_not_archived_outlives_its_time() -> None:
     world.pass_ms(10)
     assert world.execute(ExpireStreams()) == (False,)
     assert (world.call("XLEN", "s"), world.call("PTTL", "s")) == (1, 0)
+    world.check()
+    world.call("RENAME", "s", "t")
+    world.check()
+    world.call("RENAME", "t", "s")
+    assert world.execute(ExpireStreams()) == (False,)
+    world.check()
     world.execute(UpdateStream(stream="s", archived_up_to=5 << 64))
     world.check()
     assert world.call("XLEN", "s") == 0
