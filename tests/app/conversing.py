@@ -293,9 +293,12 @@ class SocketWorld(EngineWorld):
 
     # ---- the host
 
-    def send(self, data: bytes, work: Subscription | None = None, entry_ids: Sequence[int] = ()) -> None:
+    def send(self, data: bytes) -> None:
         self.link.write_frame(data)
-        if work is not None and entry_ids:
+
+    def deliver(self, data: bytes, work: Subscription, count: int, entry_ids: Sequence[int] = ()) -> None:
+        self.send(data)
+        if entry_ids:
             self.unwritten.append((work, entry_ids))
 
     def refuse(self, data: bytes, code: str) -> None:
@@ -341,10 +344,10 @@ class SocketWorld(EngineWorld):
     def note_refused_end(self, stream: str, code: str) -> None:
         """Nothing is audited."""
 
-    def note_reply(self, command: XReadGroup, reply: GroupRead) -> None:
-        """Nothing is counted."""
+    def trace_read(self, command: XReadGroup, reply: GroupRead) -> None:
+        """Nothing is traced."""
 
-    def deliver(self, entries: int) -> None:
+    def note_delivered(self, number: int) -> None:
         """Nothing is counted."""
 
     def close(self, code: int, reason: str) -> None:

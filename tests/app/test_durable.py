@@ -264,7 +264,7 @@ async def test_a_page_is_written_once_for_all_its_readers(http: httpx.AsyncClien
     await http.put(_PATH, headers=_JSON)
     feeds = app.gateway.tenant("").feeds
     tails = [await feeds.subscribe("chat/42", Cursor.LATEST) for _ in range(3)]
-    readers = [Following(app.gateway, tail, "application/json", "") for tail in tails]
+    readers = [Following(app.gateway, "anyone", tail, "application/json", "") for tail in tails]
     taking = [asyncio.create_task(wait_for(tail, 9, 9_000)) for tail in tails]
     await asyncio.sleep(0)
     await http.post(_PATH, headers=_JSON, content="[1,2]")

@@ -13,7 +13,6 @@ from app.live.sessions import AccessEnd
 from app.settings import Settings
 from engine.commands.types import Delete
 from tests.app.pushing import Json, PushPeer, PushWorld, Stored
-from tests.app.test_sse import EventReader
 
 Change = Callable[[PushWorld, PushPeer], None]
 
@@ -137,20 +136,3 @@ def test_each_stream_of_a_subscription_waits_for_the_others(world: PushWorld) ->
     pages = [frame for frame in peer.frames if frame["op"] == "entries"]
     found = {name: [page["next"] for page in pages if page["stream"] == name] for name in ("other", "s")}
     assert found == {"other": ["1-0", "1-1", "1-2"], "s": ["1-0"]}
-
-
-def test_live_pages_count_as_delivered(world: PushWorld) -> None:
-    """As those that were asked for."""
-    peer = following(world)
-    published(world, "s", 2, 3)
-    reader = world.run(_reader(world))
-    world.settle()
-    published(world, "s", 4, 5)
-    assert (len(said(peer)), reader.written_now) == (5, 2)
-    assert world.app.gateway.reports.counters.delivered["websocket"] == 5
-    assert world.app.gateway.reports.counters.delivered["sse"] == 3
-    world.run(reader.leave())
-
-
-async def _reader(world: PushWorld) -> EventReader:
-    return EventReader(world.app, "/v1/streams/s/tail", "after=2-0")

@@ -12,10 +12,11 @@ from typing import Any, ClassVar, Final
 import pytest
 
 from app.doors.websocket.session import Session
+from app.live.budgets import FREE_BYTES
 from app.live.leases import ConsumerKey, ConsumerLease, ConsumerLeases
 from app.settings import Settings
-from engine import errors, ids
-from engine.commands.types import Claim, Nack, NackMode, XAck, XClaim, XGroupCreate, XNack, XPendingRange
+from engine import entries, errors, ids
+from engine.commands import types
 from engine.commands.weir_commands import Close, UpdateGroup
 from engine.replies import PendingList
 from tests.app.pushing import Json, PushPeer, PushWorld, Stored
@@ -186,13 +187,13 @@ def stored(house: PushWorld) -> Stored:
     """Three entries, and a group that has read none of them."""
     stored = Stored(house, "s")
     stored.add([5 << 64, 1, 1])
-    house.execute(XGroupCreate(stream="s", group="g", start=0))
+    house.execute(types.XGroupCreate(stream="s", group="g", start=0))
     return stored
 
 
 def pending(house: PushWorld) -> list[tuple[str, int]]:
     """Consumer, empty for none, and delivery count of all that is pending."""
-    found = house.execute(XPendingRange(stream="s", group="g", start=0, end=ids.ID_MAX, count=1_000))
+    found = house.execute(types.XPendingRange(stream="s", group="g", start=0, end=ids.ID_MAX, count=1_000))
     assert isinstance(found, PendingList)
     return [(one.consumer or "", one.delivery_count) for one in found.entries]
 
@@ -249,7 +250,7 @@ def test_a_stream_that_ends_ends_its_readers(house: PushWorld, stored: Stored, k
     assert ("streamClosed" if kind is Durable else "closed") in last
     assert reader.is_over is (kind in STREAMS)
     if kind in GROUPS:
-        house.execute(XAck(stream="s", group="g", ids=stored.all))
+        house.execute(types.XAck(stream="s", group="g", ids=stored.all))
         house.app.gateway.leases.settled("s", ())
         house.settle()
         assert "drained" in last + reader.text[-100:]
@@ -274,11 +275,48 @@ def test_a_gateway_that_stops_ends_its_readers(house: PushWorld, stored: Stored,
     reader.lose()
 
 
+@pytest.mark.parametrize("kind", STREAMS + GROUPS)
+def test_deliveries_are_counted_when_they_have_left(house: PushWorld, stored: Stored, kind: Kind) -> None:
+    """Live or not. What waits, and is lost with its reader, is none."""
+    reader = begun(kind, house)
+    stored.add([1])
+    house.settle()
+    reader.stall()
+    if isinstance(reader, Socket):
+        # A socket takes a frame where none waits before it.
+        house.do(reader.peer.say, "ping")
+    for steps in ([1] * 2_000, [1]):
+        stored.add(steps)
+        house.settle()
+    reader.lose()
+    house.settle()
+    counted = house.app.gateway.reports.counters.delivered
+    assert (sum(counted.values()), len(reader.got)) == (4, 4)
+
+
+@pytest.mark.parametrize("ending", ["release", "lose"])
+@pytest.mark.parametrize("kind", [Tail, Durable, Group])
+@pytest.mark.usefixtures("stored")
+def test_a_long_piece_is_in_the_output_budget_until_it_has_left(
+    house: PushWorld, kind: Kind, ending: str
+) -> None:
+    """Or its reader has. Sockets count themselves what they have not taken."""
+    budget, reader = house.app.gateway.limits.budgets.output, begun(kind, house)
+    reader.stall()
+    house.execute(types.XAdd(stream="s", bodies=[entries.body([("a", "x" * FREE_BYTES)])]))
+    house.settle()
+    assert budget.held_bytes > FREE_BYTES
+    getattr(reader, ending)()
+    house.settle()
+    assert budget.held_bytes == 0
+    reader.lose()
+
+
 @pytest.mark.parametrize("kind", GROUPS)
 def test_what_is_new_and_was_not_sent_goes_back(house: PushWorld, stored: Stored, kind: Kind) -> None:
     """As if it had never been delivered."""
     reader = begun(kind, house)
-    house.execute(XAck(stream="s", group="g", ids=stored.all))
+    house.execute(types.XAck(stream="s", group="g", ids=stored.all))
     reader.stall()
     stored.add([1, 1])
     house.settle()
@@ -320,9 +358,9 @@ def test_what_was_released_behind_its_back_comes_again_and_takes_room_once(
 ) -> None:
     """By any client, also by one that had taken it over."""
     reader, first = begun(kind, house, credit=4, **more), stored.all[0]
-    release = XNack(stream="s", group="g", nack=Nack(ids=[first], mode=NackMode.FAIL))
-    claim = Claim(ids=[first], min_idle_ms=0)
-    for command in (release, XClaim(stream="s", group="g", consumer="x", claim=claim), release):
+    release = types.XNack(stream="s", group="g", nack=types.Nack(ids=[first], mode=types.NackMode.FAIL))
+    claim = types.Claim(ids=[first], min_idle_ms=0)
+    for command in (release, types.XClaim(stream="s", group="g", consumer="x", claim=claim), release):
         house.execute(command)
         house.settle()
     assert reader.got == [*stored.all, first, first]

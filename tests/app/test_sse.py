@@ -13,6 +13,7 @@ from app.doors.sse.tails import Tail
 from app.gateway import Gateway
 from app.http.cursors import Place
 from app.http.responses import GONE_EXTENSION, WRITE_EXTENSION
+from app.live.budgets import FREE_BYTES
 from app.live.feeds import Feeds
 from app.live.stalls import STALL_S_MAX
 from app.main import App, create_app
@@ -385,6 +386,17 @@ async def test_a_client_that_takes_nothing_is_cut(world: SseWorld) -> None:
     assert fast.ids == ["1-0", "2-0"]
 
 
+@pytest.mark.parametrize("size", [FREE_BYTES, FREE_BYTES + 1])
+async def test_a_piece_is_in_the_output_budget_from_its_writing_on(world: SseWorld, size: int) -> None:
+    """Before anything of it is sent, if it is more than each connection may have."""
+    gateway = world.app.gateway
+    tail = await Tail.begin(gateway.tenant("").feeds, TailOptions(["s"], [Place(0)]), gateway, "anyone")
+    tail.say(b"x" * size)
+    assert gateway.limits.budgets.output.held_bytes == (size if size > FREE_BYTES else 0)
+    tail.close()
+    assert gateway.limits.budgets.output.held_bytes == 0
+
+
 async def test_tails_are_counted_among_the_reads_that_wait(world: SseWorld) -> None:
     """429 beyond the limit, and there is room again when one leaves."""
     readers = [world.read() for _ in range(3)]
@@ -471,25 +483,8 @@ async def test_where_one_stream_is_refused_none_is_followed() -> None:
     with pytest.raises(EngineError):
         await reply_to(engine, added)
     feeds, gateway = Feeds(engine), Gateway(Settings(), HandClock())
-    (await Tail.begin(feeds, TailOptions(["a"], [Place(0)]), gateway)).close()
+    (await Tail.begin(feeds, TailOptions(["a"], [Place(0)]), gateway, "anyone")).close()
     with pytest.raises(EngineError, match="storage_failed"):
-        await Tail.begin(feeds, TailOptions(["a", "b"], [Place(0)] * 2, mark="m"), gateway)
+        await Tail.begin(feeds, TailOptions(["a", "b"], [Place(0)] * 2, mark="m"), gateway, "anyone")
     assert len(feeds) == 0
     await engine.close()
-
-
-async def test_several_streams_are_live_together(world: SseWorld) -> None:
-    """Whichever gets an entry, and however many get one at once; a gap names its stream."""
-    reader = world.read("/v1/tail", "stream=a&stream=b")
-    await settle()
-    await world.add("1-0", stream="b")
-    await world.add("1-0", "2-0", stream="a")
-    await world.http.post(
-        "/v1/commands/multi-exec",
-        json=[["XADD", "b", "4-0", "a", "1"], ["XADD", "b", "5-0", "a", "1"], ["XTRIM", "b", "MAXLEN", "1"]],
-    )
-    await settle()
-    assert reader.ids == ["1-0", "1-0", "2-0", "5-0"]
-    assert reader.of("gap") == [
-        {"stream": "b", "requested": "1-0", "first_available": "5-0", "lost": None},
-    ]

@@ -11,7 +11,7 @@ from app.api.groups import group_calls
 from app.auth import Access, Action
 from app.doors.sse.consumers import ConsumerEvents
 from app.doors.sse.cursors import TailOptions, mark_for, parse_composite, parse_place
-from app.doors.sse.tails import EventSource, EventStream, Tail, end_with
+from app.doors.sse.tails import EventStream, Outbox, Tail, end_with
 from app.errors import RefusalError, invalid
 from app.http import media, query
 from app.http.cursors import CursorForm, Place, asks
@@ -196,7 +196,7 @@ def _refuse_gaps(wanted: TailOptions, found: StreamsRead) -> None:
             raise wanted.report(one.gap, generations[one.stream]).refused()
 
 
-async def _stream(request: Request, begin: Callable[[], Awaitable[EventSource]]) -> Response:
+async def _stream(request: Request, begin: Callable[[], Awaitable[Outbox]]) -> Response:
     """Count the follower and begin the events; HEAD gets only the headers."""
     gateway = request.gateway
     place = gateway.waits.enter(request.caller, gateway.limits.connections)
@@ -250,11 +250,12 @@ async def consume_group(
             return Response(204)
         return await _stream(request, begin)
 
-    def begin() -> Awaitable[EventSource]:
+    def begin() -> Awaitable[Outbox]:
         source = ConsumerEvents(
             request.gateway,
             request.tenant,
             ConsumerKey(stream, group, consumer),
+            request.caller,
             in_flight_max=max_in_flight or min(IN_FLIGHT_DEFAULT, request.gateway.settings.count_max),
             claim_min_idle_ms=claim_min_idle_ms,
         )

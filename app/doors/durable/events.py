@@ -39,8 +39,10 @@ def is_text(kind: str | None) -> bool:
 class Following(StreamOutbox):
     """The events of one reader of one stream."""
 
-    def __init__(self, gateway: Gateway, tail: Subscriber, media: str | None, cursor: str) -> None:
-        super().__init__([tail], _PIECE_COUNT_MAX, gateway)
+    def __init__(
+        self, gateway: Gateway, caller: str, tail: Subscriber, media: str | None, cursor: str
+    ) -> None:
+        super().__init__([tail], _PIECE_COUNT_MAX, gateway, caller)
         self._tail = tail
         self._kind = None if media is None else kind_of(media)
         self._cursor = offsets.cursor(cursor, gateway.clock.wall_ms())

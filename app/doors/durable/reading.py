@@ -258,7 +258,7 @@ async def follow(request: Request, stream: str) -> Response:
     except BaseException:
         place.leave()
         raise
-    source = Following(gateway, tail, found.media, wanted.cursor)
+    source = Following(gateway, request.caller, tail, found.media, wanted.cursor)
     if after < found.removed_upto:
         await _begin(source, found, place, tail)
     return DurableStreamResponse(request, source, place)

@@ -34,11 +34,12 @@ class ConsumerEvents(Outbox):
         gateway: Gateway,
         tenant: Tenant,
         key: ConsumerKey,
+        caller: str,
         *,
         in_flight_max: int,
         claim_min_idle_ms: int | None,
     ) -> None:
-        super().__init__(gateway)
+        super().__init__(gateway, caller)
         credit = Credit(in_flight_max, _PIECE_COUNT_MAX)
         consumer = Consumer(key, credit, bytes_max=_PIECE_BYTES_MAX, claim_min_idle_ms=claim_min_idle_ms)
         self.pump = GroupPump(tenant.leases, tenant.engine, consumer, self, gateway.reports.trace_read)
@@ -60,6 +61,7 @@ class ConsumerEvents(Outbox):
 
     def close(self) -> None:
         """End the consumer's read and its lease."""
+        super().close()
         self.pump.close()
 
     def declines(self, _: StreamDeliveries) -> bool:

@@ -9,7 +9,7 @@ import math
 import secrets
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from app.doors.sse import cursors as wire
 from app.doors.sse import events
@@ -18,7 +18,7 @@ from app.errors import RefusalError, to_refusal
 from app.gateway import Gateway, Receive
 from app.http.requests import Request
 from app.http.responses import STALL_EXTENSION, WRITE_EXTENSION, Exchange, Response, Send, send_body
-from app.live.budgets import FREE_BYTES, Reservation
+from app.live.budgets import FREE_BYTES, Reader, Reservation
 from app.live.feeds import FeedEnd, FeedItem, FeedPage, Feeds, Subscriber
 from app.live.readers import GroupPump, Room, StreamPump
 from app.live.sessions import AccessEnd
@@ -42,14 +42,18 @@ class StalledError(Exception):
 class Put:
     """Writes pieces of an answer."""
 
-    __slots__ = ("_exchange", "_holding", "_send", "_stall_s", "_write")
+    __slots__ = ("_exchange", "_send", "_stall_s", "_write")
 
-    def __init__(self, exchange: Exchange, send: Send, holding: Callable[[int], Reservation]) -> None:
+    def __init__(self, exchange: Exchange, send: Send) -> None:
         self._exchange = exchange
         self._send = send
         self._write: Callable[[bytes], bool] | None = exchange.extensions.get(WRITE_EXTENSION)
         self._stall_s = None if STALL_EXTENSION in exchange.extensions else STALL_S_MAX
-        self._holding = holding
+
+    @property
+    def reader(self) -> Reader | None:
+        """Who takes the pieces, on a server that counts what waits."""
+        return self._exchange.reader
 
     def write_now(self, piece: bytes) -> bool:
         """Write at most `FREE_BYTES` if the client has taken everything before. Returns whether it has."""
@@ -62,16 +66,11 @@ class Put:
         """Write a piece once the client has taken what came before. Raises StalledError."""
         if self._exchange.has_left:
             raise StalledError
-        # Once it was sent, no more of it waits than each connection may have.
-        held = self._holding(len(piece)) if len(piece) > FREE_BYTES else None
         try:
             async with asyncio.timeout(self._stall_s):
                 await send_body(self._exchange, self._send, piece, more=True)
         except TimeoutError:
             raise StalledError from None
-        finally:
-            if held is not None:
-                held.release()
         # The connection ended before the write: `send` has dropped the piece.
         if self._exchange.has_left:
             raise StalledError
@@ -83,29 +82,10 @@ class Put:
         await send_body(self._exchange, self._send, b"")
 
 
-class EventSource(Protocol):
-    """Where events come from."""
-
-    async def run(self, put: Put) -> None:
-        """Pass every event to `put`.
-
-        Raises RefusalError, EngineError, StalledError.
-        """
-        ...
-
-    def stop(self, pumping: asyncio.Future[None]) -> None:
-        """End `run` soon; `pumping` is the task that runs it."""
-        ...
-
-    def close(self) -> None:
-        """Release what the source holds, after `run` has ended."""
-        ...
-
-
 class EventStream(Response):
     """A response of server-sent events; without a source, only its headers. The source is always closed."""
 
-    def __init__(self, request: Request, source: EventSource | None, place: Place) -> None:
+    def __init__(self, request: Request, source: "Outbox | None", place: Place) -> None:
         super().__init__(204)
         self.status_code = 200
         self.raw_headers += events.HEADERS
@@ -115,13 +95,12 @@ class EventStream(Response):
 
     async def send(self, exchange: Exchange, receive: Receive, send: Send) -> None:
         """Send events until the source ends, or the client leaves or accepts no data."""
-        gateway = self._request.gateway
-        connections, output = gateway.reports.counters.connections, gateway.limits.budgets.output
+        connections = self._request.gateway.reports.counters.connections
         connections["sse"] += 1
         exchange.has_waited = True
         try:
             await self._send_head(exchange, send)
-            put = Put(exchange, send, partial(output.hold, self._request.caller, holder=exchange.reader))
+            put = Put(exchange, send)
             if self._source is None:
                 await put.end()
             else:
@@ -134,7 +113,7 @@ class EventStream(Response):
 
     async def _run(
         self,
-        source: EventSource,
+        source: "Outbox",
         following: Callable[[Callable[[], None]], Callable[[], None]],
         put: Put,
     ) -> None:
@@ -163,7 +142,7 @@ class EventStream(Response):
             return
         await put.end()
 
-    async def _pump(self, source: EventSource, put: Put) -> None:
+    async def _pump(self, source: "Outbox", put: Put) -> None:
         """Send what the source has, and the refusal that ends it. Raises StalledError."""
         try:
             await source.run(put)
@@ -192,17 +171,19 @@ def retry_ms() -> int:
 
 
 class Outbox:
-    """The events of a reader, an EventSource: what its pump has written and its connection has not sent.
+    """The events of a reader: what its pump has written and its connection has not sent.
 
-    It is full until that is sent, so at most one piece of each reader waits.
+    It is full until that is sent: at most one piece of each reader waits, which the output budget counts.
     """
 
     pump: StreamPump | GroupPump
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: Gateway, caller: str) -> None:
         self._gateway = gateway
+        self._caller = caller
         self._clock = gateway.clock
         self._put: Put | None = None
+        self._held: Reservation | None = None
         # What is to be sent or being sent, the number of its entries, and those that would go back.
         self._piece = b""
         self.is_full = False
@@ -230,15 +211,44 @@ class Outbox:
         """Have this sent behind what waits."""
         self._piece += text
         self.is_full = True
+        if len(self._piece) > FREE_BYTES:
+            self._hold(len(self._piece))
         self._news.set()
+
+    def _hold(self, size: int) -> None:
+        """Count what waits: all of it until all is sent."""
+        self._let_go()
+        reader = None if self._put is None else self._put.reader
+        self._held = self._gateway.limits.budgets.output.hold(self._caller, size, reader)
+        self._held.note_sliced(size)
+
+    def _let_go(self) -> None:
+        if self._held is not None:
+            self._held.release()
+            self._held = None
+
+    def stop(self, pumping: asyncio.Future[None]) -> None:
+        """End `run`, the task `pumping`: a client that follows has its cursor, so nothing is lost."""
+        self.pump.stop()
+        pumping.cancel()
+
+    def close(self) -> None:
+        """Release what it holds, after `run` has ended."""
+        self._let_go()
+        self.pump.stop()
 
     def drop(self) -> None:
         """What was being sent has not left."""
 
     async def run(self, put: Put) -> None:
-        """Send what the pump writes, and comments between. Raises what ended it, StalledError."""
+        """Send what the pump writes, and comments between. Raises what ended it: RefusalError, EngineError;
+        StalledError.
+        """
         self._put = put
         self._silent_since = self._clock.monotonic()
+        if self._held is not None:
+            # Until now for nobody.
+            self._hold(len(self._piece))
         self.pump.begin()
         while True:
             if self.is_full:
@@ -248,6 +258,7 @@ class Outbox:
                         await put(piece)
                         is_sent = not self._has_left
                 finally:
+                    self._let_go()
                     if not is_sent:
                         self.drop()
                 if is_sent:
@@ -292,19 +303,10 @@ class StreamOutbox(Outbox):
 
     pump: StreamPump
 
-    def __init__(self, tails: list[Subscriber], count_max: int, gateway: Gateway) -> None:
-        super().__init__(gateway)
+    def __init__(self, tails: list[Subscriber], count_max: int, gateway: Gateway, caller: str) -> None:
+        super().__init__(gateway, caller)
         self._count_max = count_max
         self.pump = StreamPump(tails, self)
-
-    def stop(self, pumping: asyncio.Future[None]) -> None:
-        """Cancel `run`: the client has its cursor, so nothing is lost."""
-        self.pump.stop()
-        pumping.cancel()
-
-    def close(self) -> None:
-        """Stop following."""
-        self.pump.stop()
 
     def room(self) -> Room | None:
         """A piece, where none waits."""
@@ -340,28 +342,26 @@ class StreamOutbox(Outbox):
 class Tail(StreamOutbox):
     """Events of one or several followed streams."""
 
-    def __init__(self, tails: list[Subscriber], wanted: TailOptions, gateway: Gateway) -> None:
+    def __init__(self, tails: list[Subscriber], wanted: TailOptions, gateway: Gateway, caller: str) -> None:
         # With several streams, each entry carries the cursors of all.
-        super().__init__(tails, max(_SEVERAL_COUNT_MAX, _PIECE_COUNT_MAX // len(tails)), gateway)
+        super().__init__(tails, max(_SEVERAL_COUNT_MAX, _PIECE_COUNT_MAX // len(tails)), gateway, caller)
         self._wanted = wanted
         self._is_behind = True
 
     @classmethod
-    async def begin(
-        cls, feeds: Feeds, wanted: TailOptions, gateway: Gateway, reader: str | None = None
-    ) -> "Tail":
-        """Follow all streams or none; `reader` as in `subscribe`. Raises EngineError."""
+    async def begin(cls, feeds: Feeds, wanted: TailOptions, gateway: Gateway, caller: str) -> "Tail":
+        """Follow all streams or none. Raises EngineError."""
         tails: list[Subscriber] = []
         try:
             for stream, (after, generation) in zip(wanted.streams, wanted.after, strict=True):
                 tails.append(
-                    await feeds.subscribe(stream, after, wanted.last, _PIECE_BYTES_MAX, generation, reader)
+                    await feeds.subscribe(stream, after, wanted.last, _PIECE_BYTES_MAX, generation, caller)
                 )
         except BaseException:
             for tail in tails:
                 tail.close()
             raise
-        return cls(tails, wanted, gateway)
+        return cls(tails, wanted, gateway, caller)
 
     @property
     def _places(self) -> Sequence[str]:

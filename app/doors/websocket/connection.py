@@ -100,11 +100,11 @@ class Connection:
         self.closed: asyncio.Future[None] = self._loop.create_future()
         self.failed = False
         self._tasks: set[asyncio.Task[None]] = set()
-        self._unsent: UnsentDeliveries[Subscription] = UnsentDeliveries(link)
+        self.note_delivered = partial(self._counters.deliver, "websocket")
+        self._unsent: UnsentDeliveries[Subscription] = UnsentDeliveries(link, self.note_delivered)
         self.gate = Gate()
         self.output = request.gateway.limits.budgets.output
-        self.deliver = partial(self._counters.deliver, "websocket")
-        self.note_reply = request.note_reply
+        self.trace_read = request.gateway.reports.trace_read
         # While a Redis command runs, further messages wait in `_texts`: a short list, since an empty
         # deque takes 0.7 KB.
         self._asking = False
@@ -293,11 +293,13 @@ class Connection:
 
     # ---- what the session asks
 
-    def send(self, data: bytes, work: Subscription | None = None, entry_ids: Sequence[int] = ()) -> None:
-        """Write a frame, which delivers these entries to the consumer of this subscription."""
-        end = self.link.write_frame(data)
-        if work is not None:
-            self._unsent.note(end, work, entry_ids)
+    def send(self, data: bytes) -> None:
+        """Write a frame."""
+        self.link.write_frame(data)
+
+    def deliver(self, data: bytes, work: Subscription, count: int, entry_ids: Sequence[int] = ()) -> None:
+        """Write a frame with this number of entries of a subscription: these go back if it never leaves."""
+        self._unsent.note(self.link.write_frame(data), count, work, entry_ids)
 
     def refuse(self, data: bytes, code: str) -> None:
         """Write a frame `error` with this code."""

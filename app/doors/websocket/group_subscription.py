@@ -120,7 +120,7 @@ class GroupSubscription(Subscription):
         following = {self.consumer.key.stream: ids.format(info.last_delivered_id)}
         table.host.send(frames.ok(frame.ref, {"next": following}))
         tenant = table.host.tenant
-        self.pump = GroupPump(tenant.leases, tenant.engine, self.consumer, self, table.host.note_reply)
+        self.pump = GroupPump(tenant.leases, tenant.engine, self.consumer, self, table.host.trace_read)
         self.pump.begin()
 
     def give_back(self, entry_ids: Sequence[int]) -> None:
@@ -172,7 +172,7 @@ class GroupSubscription(Subscription):
         data = frames.entries(self.name, found.stream, texts, ids.format(following))
         # What was the consumer's before stays with it, sent or not.
         goes_back = () if self.consumer.noack or found.history else given
-        self.table.host.send(data, self, goes_back)
+        self.table.host.deliver(data, self, len(given), goes_back)
 
     def _send_gap(self, found: StreamDeliveries) -> None:
         if found.gap is not None:

@@ -3,7 +3,7 @@
 Knows: how many bytes were written to the socket, how many have left. Must never know: what a frame means.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, Generic, Protocol, TypeVar
 
 W = TypeVar("W")
@@ -62,30 +62,32 @@ class Listener(Protocol):
 
 
 class UnsentDeliveries(Generic[W]):
-    """Frames with entries that may not have left the socket, and for whom each was."""
+    """Frames with entries that may not have left the socket, and for whom each was. `deliver` counts the
+    entries of those that have.
+    """
 
-    def __init__(self, link: SocketLink) -> None:
+    def __init__(self, link: SocketLink, deliver: Callable[[int], None]) -> None:
         self._link = link
+        self._deliver = deliver
         # With the socket's byte count at the end of each.
-        self._frames: list[tuple[int, W, Sequence[int]]] = []
+        self._frames: list[tuple[int, int, W, Sequence[int]]] = []
 
-    def note(self, end: int, work: W, entry_ids: Sequence[int]) -> None:
-        """Note a frame that was written, up to this byte."""
-        if not self._link.paused:
-            self._frames.clear()
-        elif entry_ids:
-            sent_bytes = self._link.sent_bytes
-            while self._frames and self._frames[0][0] <= sent_bytes:
-                self._frames.pop(0)
-            self._frames.append((end, work, entry_ids))
+    def note(self, end: int, count: int, work: W, entry_ids: Sequence[int]) -> None:
+        """Note a frame with this number of entries that was written, up to this byte."""
+        self._frames.append((end, count, work, entry_ids))
+        self.forget_sent()
 
     def forget_sent(self) -> None:
-        """Forget all of them if nothing waits in the socket."""
-        if self._frames and not self._link.paused:
-            self._frames.clear()
+        """Forget those that have left."""
+        self._forget(self._link.sent_bytes if self._link.paused else NEVER_SENT)
+
+    def _forget(self, sent_bytes: int) -> None:
+        while self._frames and self._frames[0][0] <= sent_bytes:
+            self._deliver(self._frames.pop(0)[1])
 
     def take_first(self, sent_bytes: int) -> Sequence[tuple[W, Sequence[int]]]:
         """What has not left among the first `sent_bytes`: for whom, and its entries."""
-        unsent = [(work, entry_ids) for end, work, entry_ids in self._frames if end > sent_bytes]
+        self._forget(sent_bytes)
+        unsent = [(work, entry_ids) for _, _, work, entry_ids in self._frames]
         self._frames.clear()
         return unsent

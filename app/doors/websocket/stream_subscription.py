@@ -50,7 +50,7 @@ def subscribe(table: SubscriptionTable, frame: frames.SubscribeFrame) -> None:
 class StreamSubscription(Subscription):
     """Followed streams, as a StreamSink. With `in_full` cursors have generations."""
 
-    __slots__ = ("_deliver", "_link", "_ref", "_withdraw", "in_full", "pump", "streams")
+    __slots__ = ("_link", "_note_delivered", "_ref", "_withdraw", "in_full", "pump", "streams")
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class StreamSubscription(Subscription):
         self.pump: StreamPump | None = None
         self._ref = frame.ref
         self._link = table.host.link
-        self._deliver = table.host.deliver
+        self._note_delivered = table.host.note_delivered
         table.by_name[self.name] = self
         self._withdraw: Callable[[], object] = table.host.open(lambda: self._open(streams, last))
 
@@ -137,8 +137,7 @@ class StreamSubscription(Subscription):
         if isinstance(item, FeedPage):
             self.paused = False
             self.credit.spend(item.count)
-            self._deliver(item.count)
-            self.table.host.send(self._frame(item))
+            self.table.host.deliver(self._frame(item), self, item.count)
         elif isinstance(item, FeedGap):
             report = GapReport(item.gap, item.generation if self.in_full else "", self.in_full)
             self.table.send(gap_frame(self.name, item.stream, report))
@@ -152,7 +151,7 @@ class StreamSubscription(Subscription):
         if not has_credit or self.table.draining or not self._link.write_alone(self._frame(page)):
             return False
         credit.spend(count)
-        self._deliver(count)
+        self._note_delivered(count)
         return True
 
     def _frame(self, page: FeedPage) -> bytes:

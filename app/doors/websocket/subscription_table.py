@@ -69,8 +69,12 @@ class Host(Protocol):
     @property
     def caller(self) -> str: ...
 
-    def send(self, data: bytes, work: "Subscription | None" = None, entry_ids: Sequence[int] = ()) -> None:
-        """Write a frame, which delivers these entries to the consumer of this subscription."""
+    def send(self, data: bytes) -> None:
+        """Write a frame."""
+        ...
+
+    def deliver(self, data: bytes, work: "Subscription", count: int, entry_ids: Sequence[int] = ()) -> None:
+        """Write a frame with this number of entries of a subscription: these go back if it never leaves."""
         ...
 
     def refuse(self, data: bytes, code: str) -> None:
@@ -119,12 +123,12 @@ class Host(Protocol):
         """Have the audit log say that a publish was not allowed to close this stream."""
         ...
 
-    def note_reply(self, command: XReadGroup, reply: GroupRead) -> None:
-        """Count and trace what a group was given."""
+    def note_delivered(self, number: int) -> None:
+        """Count entries that have left past `deliver`."""
         ...
 
-    def deliver(self, entries: int) -> None:
-        """Count entries of followed streams that leave."""
+    def trace_read(self, command: XReadGroup, reply: GroupRead) -> None:
+        """Trace what a group was given."""
         ...
 
     def close(self, code: int, reason: str) -> None:

@@ -369,13 +369,6 @@ def test_a_stopping_gateway_lets_acknowledge(world: SocketWorld) -> None:
     assert world.closed == (4001, "draining")
 
 
-def test_a_stopping_gateway_does_not_wait_for_who_holds_nothing(world: SocketWorld) -> None:
-    """Those that only follow are sent away at once; the others when the time is over."""
-    world.say("subscribe", sub="t", streams={"s": "$"})
-    world.do(world.session.table.drain, 500)
-    assert world.closed == (4001, "draining")
-
-
 def test_a_socket_follows_as_many_streams_as_it_may(world: SocketWorld) -> None:
     """Six, of one subscription or of several, and no seventh; four subscriptions, and no fifth."""
     six = {str(n): "0" for n in range(6)}
