@@ -66,8 +66,8 @@ def test_a_request_goes_through_few_files() -> None:
     assert _misfits(moves, _ceilings("moves"), 10) == {}
 
 
-def test_a_request_calls_few_functions() -> None:
-    """Of `app` and `engine`: each of 32 connections that ask at once, and one alone."""
+def test_a_request_and_a_delivery_call_few_functions() -> None:
+    """Of `app` and `engine`: each of 32 connections that ask at once or follow, and one alone."""
     figures = {}
     for kind, calls in asyncio.run(all_calls()).items():
         figures[f"{kind}, of {MANY}"], figures[f"{kind}, alone"] = ceil(calls.many), ceil(calls.one)

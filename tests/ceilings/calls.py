@@ -1,7 +1,9 @@
-"""How many functions of Python a request calls, over sockets that are none: exact, on a busy machine too.
+"""How many functions of Python a request and a delivery call, over sockets that are none: exact, on a busy
+machine too.
 
 One gateway in this process, its log in memory, serves some requests of each kind to 1 or to 32 connections
-that each wait for their answer. What is counted is calls of functions of `app` and `engine`.
+that each wait for their answer; and what is published to 1 or to 32 readers, the publishing included. What is
+counted is calls of functions of `app` and `engine`.
 
     python -m tests.ceilings.calls
 """
@@ -9,7 +11,8 @@ that each wait for their answer. What is counted is calls of functions of `app` 
 import asyncio
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import count
 from pathlib import Path
 from types import FrameType
@@ -22,6 +25,7 @@ from app.settings import Settings
 from engine import Call, Engine, SystemClock, ask_one, ids
 from engine.commands.types import Cursor, XAdd, XGroupCreate, XReadGroup
 from engine.storage.memory import MemoryStorage
+from tests.app.sockets import masked
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
 OURS: Final = (str(_ROOT / "app"), str(_ROOT / "engine"))
@@ -47,25 +51,41 @@ class Socket:
     def fileno(self) -> int:
         return 99
 
+    def setsockopt(self, *_: int) -> None:
+        """Nothing is set."""
+
 
 class Transport(asyncio.Transport):
-    """Takes what is written, and counts the answers."""
+    """Takes what is written, and counts the answers and the entries that are delivered."""
+
+    protocol: Any
 
     def __init__(self) -> None:
         super().__init__({"socket": Socket()})
-        self.answers = 0
+        self.answers = self.delivered = 0
         self.last = b""
 
     def write(self, data: Any) -> None:
         if data.startswith(b"HTTP/1.1 "):
             self.answers += 1
             self.last = bytes(data)
+        else:
+            self.delivered += data.count(_VALUE)
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self.protocol = protocol
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """There is no buffer."""
 
     def is_closing(self) -> bool:
         return False
 
     def get_write_buffer_size(self) -> int:
         return 0
+
+    def close(self) -> None:
+        """It is closed by who made it."""
 
     def pause_reading(self) -> None:
         """Nothing is read."""
@@ -96,12 +116,36 @@ REQUESTS: Final[Mapping[str, Request]] = {
         "POST", "/v1/stream/d", {"a": 1}, "Producer-Id: p", "Producer-Epoch: 0", f"Producer-Seq: {at}"
     ),
 }
-# A producer's batches follow each other.
-_ONE_AT_A_TIME: Final = frozenset({"batch of a producer"})
+# A producer's batches follow each other, and each consumer's reads are its own: how many of them the engine
+# serves in a cycle depends on the time that they take.
+_ONE_AT_A_TIME: Final = frozenset({"batch of a producer", "event of a consumer", "frame of a consumer"})
+_VALUE: Final = b"temperature"
+_BODY: Final = b'"fields":{"%b":"19.8"}}' % _VALUE
+_EVENTS: Final = "Accept: text/event-stream"
+_UPGRADE: Final = (
+    *("Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13"),
+    "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==",
+)
+# Readers of the stream `f`: paths of events, and frames by WebSocket.
+_SUBSCRIBE: Final = {"op": "subscribe", "sub": "f", "streams": {"f": "$"}}
+_CONSUME: Final = {"op": "consume", "sub": "f", "stream": "f", "group": "g", "consumer": "c"}
+READERS: Final[Mapping[str, object]] = {
+    "event of a tail": "/v1/streams/f/tail",
+    "event of Durable Streams": "/v1/stream/f?offset=now&live=sse",
+    "event of a consumer": "/v1/streams/f/groups/g/consumers/c/stream?max_in_flight=1000",
+    "frame of a live page": _SUBSCRIBE,
+    # Two entries at once are more than one frame may have, so that each is read.
+    "frame of history": {**_SUBSCRIBE, "batch_max": 1},
+    "frame of a consumer": {**_CONSUME, "credit": 1_000},
+}
+_AT_ONCE: Final = {"frame of history": 2}
+_CYCLES_MAX: Final = 10_000
+# Cycles in which everything comes that does not wait.
+_SETTLING: Final = 50
 
 
 class Calls(NamedTuple):
-    """Of a request, of each of `MANY` and of one alone."""
+    """Of a request or a delivery, of each of `MANY` and of one alone."""
 
     many: float
     one: float
@@ -127,6 +171,9 @@ async def all_calls() -> Mapping[str, Calls]:
         found[name] = Calls(many, await _least(lines[:1], make, numbers))
     for connection, _ in lines:
         connection.connection_lost(None)
+    for name, asked in READERS.items():
+        deliver = partial(_delivery, server, engine, asked, _AT_ONCE.get(name, 1))
+        found[name] = Calls(0.0 if name in _ONE_AT_A_TIME else await deliver(MANY), await deliver(1))
     await engine.close()
     return found
 
@@ -143,7 +190,23 @@ async def _least(lines: list[tuple[Any, Transport]], make: Request, numbers: "co
 
 async def _round(lines: list[tuple[Any, Transport]], asked: list[bytes]) -> int:
     """Send a request on each connection, and wait for the answers. Returns the calls."""
-    before, calls = [transport.answers for _, transport in lines], 0
+    before = [transport.answers for _, transport in lines]
+
+    def ask() -> None:
+        for (connection, _), data in zip(lines, asked, strict=True):
+            connection.data_received(data)
+
+    calls = await _count(
+        ask, lambda: all(one.answers > old for (_, one), old in zip(lines, before, strict=True))
+    )
+    for _, transport in lines:
+        assert transport.last[9:10] == b"2", transport.last
+    return calls
+
+
+async def _count(act: Callable[[], object], is_done: Callable[[], bool], settling: int = 0) -> int:
+    """The calls from here until it is done, and for so many cycles more."""
+    calls = 0
 
     def note(frame: FrameType, event: str, _: object) -> None:
         nonlocal calls
@@ -151,25 +214,72 @@ async def _round(lines: list[tuple[Any, Transport]], asked: list[bytes]) -> int:
 
     sys.setprofile(note)
     try:
-        for (connection, _), data in zip(lines, asked, strict=True):
-            connection.data_received(data)
-        while any(one.answers == old for (_, one), old in zip(lines, before, strict=True)):  # noqa: ASYNC110 - cycles
+        act()
+        for _ in range(_CYCLES_MAX):
+            if is_done():
+                if not settling:
+                    return calls
+                settling -= 1
             await asyncio.sleep(0)
     finally:
         sys.setprofile(None)
-    for _, transport in lines:
-        assert transport.last[9:10] == b"2", transport.last
-    return calls
+    raise AssertionError("it was never done")
+
+
+async def _delivery(server: Any, engine: Engine, asked: object, at_once: int, readers: int) -> float:
+    """The calls of one delivery to each of so many readers of one kind."""
+    transports = [Transport() for _ in range(readers)]
+    for transport in transports:
+        await _open(server.connect(), transport, asked)
+    published = Call((XAdd(stream="f", bodies=[_BODY] * at_once),))
+    found = []
+    for _ in range(WARM + COUNTED):
+        before = [transport.delivered for transport in transports]
+
+        def is_done(before: Sequence[int] = before) -> bool:
+            return all(one.delivered - old == at_once for one, old in zip(transports, before, strict=True))
+
+        calls = await _count(lambda: engine.send(published, _ignore), is_done, _SETTLING)
+        found.append(calls / readers / at_once)
+    for transport in transports:
+        transport.protocol.connection_lost(None)
+    await _pass()
+    return min(found[WARM:])
+
+
+async def _open(connection: Any, transport: Transport, asked: object) -> None:
+    """Begin to read, by events of this path or by this frame."""
+    transport.protocol = connection
+    connection.connection_made(transport)
+    if isinstance(asked, str):
+        connection.data_received(request("GET", asked, None, _EVENTS))
+    else:
+        connection.data_received(request("GET", "/v1/ws", None, *_UPGRADE))
+        await _pass()
+        transport.protocol.data_received(masked(0x1, json.dumps(asked).encode()))
+    await _pass()
+
+
+async def _pass() -> None:
+    """Let everything come that does not wait."""
+    for _ in range(_SETTLING):
+        await asyncio.sleep(0)
+
+
+def _ignore(_: Sequence[object]) -> None:
+    """The answer to who publishes."""
 
 
 async def _fill(engine: Engine) -> None:
-    bodies = [b'"fields":{"temperature":"19.8"}}']
+    bodies = [_BODY]
     await ask_one(engine, Call((XAdd(stream="s", bodies=bodies * 200),)))
     await ask_one(engine, Call((XGroupCreate(stream="w", group="g", start=0, mkstream=True),)))
     wanted = [ids.make(_FIRST + at, 0) for at in range(PENDING)]
     await ask_one(engine, Call((XAdd(stream="w", bodies=bodies * PENDING, ids=wanted),)))
     read = XReadGroup(group="g", consumer="c", streams=[("w", Cursor.NEW)], count=PENDING)
     await ask_one(engine, Call((read,)))
+    await ask_one(engine, Call((XAdd(stream="f", bodies=bodies),)))
+    await ask_one(engine, Call((XGroupCreate(stream="f", group="g", start=Cursor.LATEST),)))
 
 
 def main() -> None:
