@@ -6,8 +6,7 @@ from typing import Any, Final
 from app.auth import Access
 from app.doors.websocket import frames
 from app.doors.websocket.asgi_socket import AsgiSocket
-from app.doors.websocket.connection import Connection
-from app.doors.websocket.hub import Hub
+from app.doors.websocket.connection import Connection, Hub
 from app.doors.websocket.subscription_table import SessionLimits
 from app.doors.websocket.websocket_connection import EXTENSION, WebSocketConnection
 from app.errors import RefusalError

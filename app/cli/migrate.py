@@ -5,17 +5,17 @@ Must never know: how a stream is copied, how either server is spoken to.
 """
 
 import os
+import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Annotated, Final, NoReturn, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Final, NoReturn, Self, TextIO, TypeVar
 
 import typer
 
 from app.cli.migration.stopping import Stop, Stopped
-from app.cli.progress import Progress
 from weir.cli import options, output
 from weir.cli.failure import Failure
 
@@ -34,6 +34,48 @@ _LOOK_S: Final = 10.0
 # Between attempts while a server is away.
 _PAUSE_S_MIN: Final = 0.1
 _PAUSE_S_MAX: Final = 1.0
+# How often it is shown how far it is: on a terminal, and in a log, which gets some hundred lines in an hour.
+_TERMINAL_S: Final = 0.2
+_LOG_S: Final = 10.0
+_CLEAR: Final = "\r\x1b[K"
+
+
+class Progress:
+    """`show` what is under way as often as it changes; `say` what stays; `clear` at the end."""
+
+    def __init__(self, target: TextIO = sys.stderr, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._target = target
+        self._now_s = now_s
+        self._is_terminal = target.isatty()
+        # A short command says nothing in a log, and at once how far it is on a terminal.
+        self._next_s = now_s() + (0.0 if self._is_terminal else _LOG_S)
+        self._is_shown = False
+
+    def show(self, line: str) -> None:
+        """Write how far it is, if it is time to."""
+        now_s = self._now_s()
+        if now_s < self._next_s:
+            return
+        if self._is_terminal:
+            self._target.write(f"{_CLEAR}{output.plain(line)}")
+            self._is_shown = True
+        else:
+            self._target.write(f"weir: {output.plain(line)}\n")
+        self._target.flush()
+        self._next_s = now_s + (_TERMINAL_S if self._is_terminal else _LOG_S)
+
+    def say(self, line: str) -> None:
+        """Write a line that stays."""
+        self.clear()
+        self._target.write(f"weir: {output.plain(line)}\n")
+        self._target.flush()
+
+    def clear(self) -> None:
+        """Take away what is shown on a terminal."""
+        if self._is_shown:
+            self._target.write(_CLEAR)
+            self._target.flush()
+            self._is_shown = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,9 +13,8 @@ from typing import Any, Final, TypeVar
 import hypothesis.strategies as st
 
 from app.auth import ANONYMOUS
-from app.doors.websocket.connection import Connection
+from app.doors.websocket.connection import Connection, Hub
 from app.doors.websocket.frames import HelloFrame, HelloLimits
-from app.doors.websocket.hub import Hub
 from app.doors.websocket.session import Session
 from app.doors.websocket.subscription_table import SessionLimits
 from app.fronts.remote_engine import RemoteEngine

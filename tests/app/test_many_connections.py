@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pytest
 
-from app.doors.websocket.hub import Hub
+from app.doors.websocket.connection import Hub
 from app.gateway import Gateway
 from app.live.fair_queue import FRAMES_A_CYCLE_MAX, REQUESTS_A_CYCLE_MAX, TASK_COST, ConnectionTurn, FairQueue
 from app.live.turns import CycleBudget

@@ -2,7 +2,7 @@
 
 import io
 
-from app.cli.progress import Progress
+from app.cli.migrate import Progress
 
 
 class ProgressTarget(io.StringIO):

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weir._calls import PendingEntry
-from weir.cli import group_lag
+from weir.cli import group_lag, lag
 from weir.cli.group_lag import GroupSample, LagHistory, lag_of
 
 NOW_MS = 1_700_000_000_000
@@ -155,8 +155,6 @@ def test_samples_are_dropped_at_last() -> None:
 @pytest.mark.parametrize(("count", "said"), [(2, "lag"), (3, "11-15 00")])
 def test_a_chart_has_bars_and_then_lines(count: int, said: str, tmp_path: Path) -> None:
     """Two samples are no line over time. A name is plain text, even if matplotlib would read markup in it."""
-    from weir.cli import lag_chart  # noqa: PLC0415 - matplotlib is slow to import
-
     history = LagHistory(0)
     for second in range(count):
         history.add(
@@ -165,9 +163,9 @@ def test_a_chart_has_bars_and_then_lines(count: int, said: str, tmp_path: Path) 
                 _sample(86_400 * second, added=9, lag=5, pending=second, stream="$a_b$"),
             ]
         )
-    lag_chart.draw(tmp_path / "lag.svg", history)
+    lag.draw(tmp_path / "lag.svg", history)
     drawn = (tmp_path / "lag.svg").read_text()
     assert "$a_b$ / billing" in drawn
     assert said in drawn
-    lag_chart.draw(tmp_path / "lag.png", history)
+    lag.draw(tmp_path / "lag.png", history)
     assert (tmp_path / "lag.png").read_bytes().startswith(b"\x89PNG")

@@ -1,6 +1,6 @@
-"""A WebSocket connection: the host of its session.
+"""A WebSocket connection: the host of its session; and the hub of all connections of a gateway.
 
-Knows: the order of messages, who the caller is, when the connection ends.
+Knows: the order of messages, who the caller is, when the connection ends, and what ends all of them.
 Must never know: what a frame means, credit, how streams are read.
 
 Nothing is read for a socket with unsent data. Entries that were read but not sent are given back; so are
@@ -20,24 +20,25 @@ from app.auth.rate_limiter import caller_of
 from app.doors.client import ClientAccess
 from app.doors.websocket import frames
 from app.doors.websocket.frame_reader import Ref, RefusedFrameError
-from app.doors.websocket.hub import Hub
 from app.doors.websocket.session import Session
 from app.doors.websocket.socket_link import SocketLink, UnsentDeliveries
 from app.doors.websocket.subscription_table import SessionLimits, Subscription
 from app.errors import CODES, RefusalError
+from app.gateway import Gateway
 from app.http.client_address import client_address
 from app.http.middleware.request_id import as_refusal
 from app.http.request_bodies import read_in_thread
 from app.http.requests import Request
 from app.live.budgets import Reservation
-from app.live.fair_queue import Flow
+from app.live.fair_queue import FRAMES_A_CYCLE_MAX, FairQueue, Flow
 from app.live.joiner import Joint
 from app.live.readers import Gate
 from app.live.sessions import AccessEnd
 from app.live.shares import Share
+from app.live.turns import CycleBudget
 from app.redis.bodies import run_unblocked
 from app.tenants import Tenant
-from engine import Call, Done, EngineError, How, Replies
+from engine import Call, Done, EngineError, How, Replies, errors
 from engine.commands.base import Command
 from engine.commands.schedule_commands import AddScheduled
 from engine.commands.types import XAdd
@@ -53,6 +54,8 @@ _INLINE_BYTES_MAX: Final = 256 << 10
 _AUTH_S_MAX: Final = 10.0
 # The reply to a command is held in memory until a slow client reads it.
 _COMMAND_BYTES_MAX: Final = 1 << 20
+# Time to acknowledge after `goaway`; at most half of the time for a shutdown.
+_GOAWAY_MS_MAX: Final = 2_000
 
 P = ParamSpec("P")
 
@@ -82,7 +85,7 @@ class Connection:
 
     def __init__(
         self,
-        hub: Hub,
+        hub: "Hub",
         link: SocketLink,
         request: Request,
         share: Share,
@@ -479,6 +482,42 @@ class Connection:
         self._asking = False
         act()
         self._wait_for_turn()
+
+
+class Hub:
+    """All connections of a gateway."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self.gateway = gateway
+        # A dict keeps the order: the oldest connection is notified first.
+        self.open: dict[Connection, None] = {}
+        # Callers take turns with their frames.
+        self.frames = FairQueue(CycleBudget(gateway.clock.monotonic), FRAMES_A_CYCLE_MAX)
+        # Whether the backend cannot be used, for longer than a moment.
+        self.is_backend_away = False
+        gateway.on_drain.append(self.drain)
+        gateway.on_restart.append(self.restart)
+        gateway.on_outage.append(self.change_outage)
+
+    def drain(self) -> None:
+        """Notify every connection that the gateway stops."""
+        after_ms = min(_GOAWAY_MS_MAX, int(self.gateway.settings.drain_s_max * 500))
+        for connection in list(self.open):
+            connection.drain(after_ms)
+
+    def restart(self) -> None:
+        """End every connection: its engine is replaced."""
+        for connection in list(self.open):
+            connection.fail(errors.restarting())
+
+    def change_outage(self, is_away: bool) -> None:  # noqa: FBT001 - a callback
+        """Notify every connection that the backend cannot be used, or can again."""
+        self.is_backend_away = is_away
+        for connection in list(self.open):
+            if is_away:
+                connection.begin_outage()
+            else:
+                connection.end_outage()
 
 
 _HEARTBEAT: Final = frames.encode(frames.HeartbeatFrame())

@@ -1,9 +1,11 @@
 """`weir lag`: how far behind consumer groups are.
 
-Knows: its options, how lags look, when to look again. Must never know: how rates follow from samples.
+Knows: its options, how lags look, also drawn with matplotlib (extra `plot`), when to look again.
+Must never know: how rates follow from samples.
 """
 
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -23,6 +25,10 @@ _COLUMNS: Final = (
     *("stream", "group", "behind", "lag", "pending", "oldest_pending"),
     *("published/s", "settled/s", "caught_up_in", "trend"),
 )
+# Matplotlib counts days since 1970.
+_day_ms: Final = 86_400_000
+# More bars or lines than these look alike.
+groups_max: Final = 30
 
 
 def _chart(text: str) -> Path:
@@ -137,8 +143,6 @@ class LagReport:
             [asdict(one) if self.as_json else _row(one) for one in lags], _COLUMNS, as_json=self.as_json
         )
         if self.plot is not None:
-            from weir.cli.lag_chart import draw
-
             try:
                 draw(self.plot, self.history)
             except ModuleNotFoundError as error:
@@ -173,3 +177,43 @@ def _row(lag: "GroupLag") -> dict[str, Any]:
         "caught_up_in": None if not left else format_ms(left),
         "trend": (lag.trend or "not known").replace("_", " "),
     }
+
+
+def draw(path: Path, history: "LagHistory") -> None:
+    """Entries behind: a line for each group, or a bar where there are only one or two samples of each.
+
+    Those furthest behind, at most `groups_max`. Raises ModuleNotFoundError without matplotlib.
+    """
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    shown = sorted(history.samples.items(), key=lambda one: -(one[1][-1].behind or 0))[:groups_max]
+    # Text stays text in an SVG. Names of streams are no formulas.
+    with mpl.rc_context({"svg.fonttype": "none", "text.parse_math": False}):
+        figure = Figure(figsize=(10, max(3.0, 1 + 0.3 * len(shown))), layout="constrained")
+        axes = figure.add_subplot(title="Entries behind")
+        if any(len(samples) > 2 for _, samples in shown):
+            for names, samples in shown:
+                days = [one.at_ms / _day_ms for one in samples]
+                axes.plot(days, [_value(one.behind) for one in samples], label=" / ".join(names))
+            axes.set_ylim(bottom=0)
+            axes.legend()
+            axes.xaxis_date("UTC")
+            figure.autofmt_xdate()
+        else:
+            _bars(axes, [(" / ".join(names), samples[-1]) for names, samples in shown])
+        figure.savefig(path)
+
+
+def _value(behind: int | None) -> float:
+    # A gap in the line.
+    return float("nan") if behind is None else behind
+
+
+def _bars(axes: Any, groups: Sequence[tuple[str, Any]]) -> None:  # noqa: ANN401 - Axes, imported late
+    names = [name for name, _ in groups]
+    lag = [one.lag or 0 for _, one in groups]
+    axes.barh(names, lag, label="lag")
+    axes.barh(names, [one.pending for _, one in groups], left=lag, label="pending")
+    axes.invert_yaxis()
+    axes.legend()
