@@ -202,3 +202,24 @@ def test_lifetimes_come_along_once_the_import_is_over(url: str, origin: RedisSer
     assert abs(asked(url, "PEXPIRETIME", stream) - at_ms) <= 2
     assert asked(url, "PEXPIRETIME", other) == -1
     assert asked(url, "XINFO", "GROUPS", stream) == []
+
+
+def test_a_deleted_entry_that_was_delivered_again_stays_pending(
+    url: str, origin: RedisServer, stream: str
+) -> None:
+    """To claim it would take it out, in Weir as in Redis: it stays as it was copied."""
+    origin.call("XADD", stream, "1-0", "n", 1)
+    origin.call("XGROUP", "CREATE", stream, "g", "0")
+    origin.call("XREADGROUP", "GROUP", "g", "ann", "STREAMS", stream, ">")
+    origin.call("XDEL", stream, "1-0")
+    with following(url, origin.url, stream):
+        pass
+    assert asked(url, "XPENDING", stream, "g")[0] == 1
+    origin.call("XSETID", stream, "0-1")
+    origin.call("XADD", stream, "1-0", "n", 1)
+    origin.call("XCLAIM", stream, "g", "bob", 0, "1-0")
+    origin.call("XDEL", stream, "1-0")
+    with following(url, origin.url, stream):
+        pass
+    (row,) = asked(url, "XPENDING", stream, "g", "-", "+", 10)
+    assert (row[0], row[1], row[3]) == (b"1-0", b"ann", 1)

@@ -36,6 +36,8 @@ _WINDOW_ENTRIES: Final = 100
 # What two clocks' readings may be apart; below it a pending entry has not been delivered again.
 _CLOCK_MS_MAX: Final = 50
 _SHOWN_IDS_MAX: Final = 10
+# Entries that are looked for in one turn: each may be as long as an entry may be.
+_LOOKS_MAX: Final = 4
 
 T = TypeVar("T")
 
@@ -281,31 +283,41 @@ class StreamCopy:
             self._run(some)
 
     def _copy_pending(self, group: SourceGroup, upto: int) -> int:
-        """Make the pending entries the same; how many there are."""
+        """Make the pending entries the same; how many there are. One that was copied, and whose entry is
+        gone, stays as it was copied: to claim it anew would take it out.
+        """
         mine = self._pending(group, 0, upto)
         theirs = reading.pending(self._target, self._stream, group.name, 0, upto)
-        count = 0
-
-        def commands() -> Iterator[Command]:
-            nonlocal count
-            for entry_id, pending, copy in reading.joined(mine, theirs):
-                count += pending is not None
-                if pending is None:
-                    yield "XACK", self._stream, group.name, ids.format(entry_id)
-                elif copy is None or not _same(pending, copy):
-                    yield claiming(self._stream, PendingClaim(group.name, pending))
-
-        lost = 0
-        for some in _chunks(commands()):
-            replies = self._run(some)
-            lost += sum(
-                reply in ([], 0) for reply, words in zip(replies, some, strict=True) if words[0] != "XACK"
-            )
+        count = lost = 0
+        for some in _pieces(reading.joined(mine, theirs), lambda _: (1, len(self._stream + group.name))):
+            count += sum(pending is not None for _, pending, _ in some)
+            changed = [
+                (one, copy)
+                for _, one, copy in some
+                if one is not None and (copy is None or not _same(one, copy))
+            ]
+            there = self._present([one.id for one, copy in changed if copy is not None])
+            claims = [
+                claiming(self._stream, PendingClaim(group.name, one))
+                for one, copy in changed
+                if copy is None or one.id in there
+            ]
+            lost += sum(reply in ([], 0) for reply in self._run(claims))
+            settled = (ids.format(entry_id) for entry_id, pending, _ in some if pending is None)
+            self._run([("XACK", self._stream, group.name, one) for one in settled])
         if lost:
             self.outcome.trouble(
                 f"{lost} pending entries of group {_shown(group.name)} are gone with their entries"
             )
         return count - lost
+
+    def _present(self, entry_ids: Sequence[int]) -> set[int]:
+        """Those of which Weir has the entry."""
+        found = set[int]()
+        for some in _pieces(entry_ids, lambda _: (_COMMANDS_MAX // _LOOKS_MAX, 0)):
+            looks = [("XRANGE", self._stream, ids.format(one), ids.format(one)) for one in some]
+            found |= {one for one, reply in zip(some, self._run(looks), strict=True) if reply}
+        return found
 
     def _pending(self, group: SourceGroup, first: int, last: int) -> Iterator[Pending]:
         """A consumer that Weir does not take cannot own anything."""
