@@ -11,10 +11,10 @@ from itertools import takewhile
 from typing import Final
 
 from engine import entries, ids
-from engine.dedup import unused_table
 from engine.groups import Group
 from engine.keyspace import Key
 from engine.nodes import SealedNode, Text
+from engine.parts.idempotence import idempotence_of
 from engine.pending_states import Consumer
 from engine.runs import Run
 from engine.sealed import Part
@@ -28,7 +28,7 @@ _PENDING_A_NODE: Final = 2
 def copy_cost(key: Key) -> int:
     """About how many nodes' time a copy takes."""
     groups = key.groups.values()
-    small = len(key.answers) + key.idempotency_table.keys_tracked + sum(len(one.consumers) for one in groups)
+    small = idempotence_of(key).copy_cost + sum(len(one.consumers) for one in groups)
     entries = 0 if key.stream.open is None else len(key.stream.open.ids)
     pending = sum(len(one.pending) for one in groups)
     return (
@@ -38,19 +38,9 @@ def copy_cost(key: Key) -> int:
 
 def copy_key(key: Key, generation: str) -> tuple[Key, list[Text]]:
     """The copy, and those of its texts that are to be compressed. Nothing of it is archived."""
-    table = key.idempotency_table
-    copy = Key(generation, unused_table(table.duration_s, table.maxsize))
+    copy = Key(generation)
     cold = _copy_entries(key.stream, copy.stream)
     copy.expires_at_ms = key.expires_at_ms
-    for producer, keys in table.producers.items():
-        for producer_key, entry_id in keys.items():
-            copy.own_table().restore(producer, producer_key, entry_id)
-    if table.added or table.duplicates:
-        own = copy.own_table()
-        own.added, own.duplicates = table.added, table.duplicates
-    if key.answers:
-        copy.own_answers().update(key.answers)
-    copy.footprint.add(sum(answer.footprint_bytes for answer in copy.answers.values()))
     copy.parts = tuple(part for one in key.parts if (part := one.copy()) is not None)
     copy.footprint.add(sum(part.kept_bytes for part in copy.parts))
     if key.had_group:
@@ -73,8 +63,8 @@ def fork_key(
     """A stream with the entries up to an ID, and those of its texts that are to be compressed. Nothing else
     that hangs on the first one is in it. `texts` is what `texts_to_fork` gave.
     """
-    table = key.idempotency_table
-    fork = Key(generation, unused_table(table.duration_s, table.maxsize))
+    fork = Key(generation)
+    fork.parts = tuple(part for one in key.parts if (part := one.begin_fork()) is not None)
     return fork, _copy_upto(key.stream, fork.stream, upto, limits, texts)
 
 

@@ -14,8 +14,6 @@ it goes with the next that comes, or when time is looked after. IDs go by number
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
-from heapq import heappop, heappush
 from itertools import islice, takewhile
 from math import inf
 from operator import attrgetter
@@ -28,8 +26,6 @@ from engine.memory import (
     ANSWER_ID_BYTES,
     CHUNK_BYTES,
     PRODUCER_BYTES,
-    PRODUCTION_BYTES,
-    Footprint,
     Total,
 )
 
@@ -47,8 +43,6 @@ ANSWER_BYTES_MAX: Final = 128 * 1024 * 1024
 # Of one epoch; more are refused. Two epochs are within the bounds above, give or take an answer.
 EPOCH_CHUNKS_MAX: Final = 100_000
 EPOCH_BYTES_MAX: Final = 64 * 1024 * 1024
-# Tables of IDs without any that are kept to be shared: each has limits of its own.
-_UNUSED_MAX: Final = 64
 
 
 class Dedup(msgspec.Struct, Generic[K, V], frozen=True):
@@ -74,8 +68,8 @@ class Dedup(msgspec.Struct, Generic[K, V], frozen=True):
         """Enter it at the end; the oldest of too many go, but never the last one."""
         grown = self.bytes_of(key, value) - (self.bytes_of(key, table.pop(key)) if key in table else 0)
         table[key] = value
-        now_ms = self.at_ms(value)
-        while len(table) > self.most or (self.replaces_old and self.is_old(_first(table), now_ms)):
+        now_ms, held = self.at_ms(value), table.values()
+        while len(table) > self.most or (self.replaces_old and self.is_old(next(iter(held)), now_ms)):
             grown += self.forget(table, 1)
         return grown
 
@@ -88,24 +82,7 @@ class Dedup(msgspec.Struct, Generic[K, V], frozen=True):
         return -sum(self.bytes_of(key, table.pop(key)) for key in list(islice(table, count)))
 
 
-def _first(table: Mapping[K, V]) -> V:
-    return next(iter(table.values()))
-
-
 # --- answers ------------------------------------------------------------------------------------------------
-
-
-class IdempotentReply(NamedTuple):
-    """What was answered under an idempotency key: the body's digest, the IDs given, and when."""
-
-    digest: bytes
-    ids: tuple[int, ...]
-    at_ms: int
-
-    @property
-    def footprint_bytes(self) -> int:
-        """How much memory it takes, about."""
-        return ANSWER_BYTES + len(self.ids) * ANSWER_ID_BYTES
 
 
 class IdempotentPublishReply(NamedTuple):
@@ -121,149 +98,9 @@ class IdempotentPublishReply(NamedTuple):
         return sum(ANSWER_BYTES + len(given) * ANSWER_ID_BYTES for _, given in self.streams)
 
 
-_of_answers: Final = (attrgetter("at_ms"), ANSWER_AGE_MS_MAX, ANSWERS_MAX, lambda _, one: one.footprint_bytes)
-ANSWERS: Final = Dedup[str, IdempotentReply](*_of_answers)
-PUBLISHED: Final = Dedup[str, IdempotentPublishReply](*_of_answers)
-
-
-# --- IDs of producers ---------------------------------------------------------------------------------------
-
-
-class IdempotencyTable:
-    """Which producer of one stream stored which entry under which key. Keys are raw bytes; IDs integers.
-
-        producers   p → {key: ID, …}, q → {…}     each producer's keys in order of use
-        _dues       [(ms of p's oldest, p), …]    a heap, so that a look costs what has expired
-
-    A producer's item in the heap counts if `_due` names its time; others are left from before, and are passed
-    over when they come up. No item that counts is later than its producer's oldest key.
-    """
-
-    __slots__ = (
-        *("_due", "_dues", "_rule", "added", "duplicates", "duration_s", "footprint", "maxsize"),
-        "producers",
-    )
-
-    def __init__(self, duration_s: int, maxsize: int, footprint: Footprint | None = None) -> None:
-        # Without one it is a table that streams without keys share, and is never written.
-        self.footprint = footprint or Footprint()
-        self.producers: dict[bytes, dict[bytes, int]] = {}
-        self._dues: list[tuple[int, bytes]] = []
-        self._due: dict[bytes, int] = {}
-        self.added = self.duplicates = 0
-        self._limit(duration_s, maxsize)
-
-    def _limit(self, duration_s: int, maxsize: int) -> None:
-        self.duration_s, self.maxsize = duration_s, maxsize
-        self._rule = _rule_of_ids(duration_s, maxsize)
-
-    def find(self, producer: bytes, key: bytes, now_ms: int) -> int | None:
-        """The ID stored under the key; none under one that is over, although it is still to be forgotten."""
-        return self._rule.find(self.producers.get(producer, {}), key, now_ms)
-
-    def record(self, producer: bytes, key: bytes, entry_id: int) -> None:
-        """Remember a key and count it; the producer's oldest goes when there are too many."""
-        self.restore(producer, key, entry_id)
-        self.added += 1
-
-    def restore(self, producer: bytes, key: bytes, entry_id: int) -> None:
-        """Remember a key without counting it."""
-        keys = self.producers.get(producer)
-        if keys is None:
-            keys = self.producers[producer] = {}
-            self.footprint.add(producer_bytes(producer))
-        self.footprint.add(self._rule.put(keys, key, entry_id))
-        self._watch(producer)
-
-    def configure(self, duration_s: int, maxsize: int) -> None:
-        """New limits; if they differ from the old ones all keys are forgotten, the counters stay."""
-        if (duration_s, maxsize) != (self.duration_s, self.maxsize):
-            self._limit(duration_s, maxsize)
-            self.footprint.add(-self.footprint_bytes)
-            self.producers.clear()
-            self._dues.clear()
-            self._due.clear()
-
-    def _watch(self, producer: bytes) -> None:
-        """Let the producer come up when its oldest key expires, at the latest."""
-        due_ms = _first(self.producers[producer]) >> 64
-        if due_ms < self._due.get(producer, due_ms + 1):
-            self._due[producer] = due_ms
-            heappush(self._dues, (due_ms, producer))
-
-    def find_expired(self, now_ms: int, keys_max: int | None = None) -> list[tuple[bytes, int]]:
-        """Producers with keys older than `duration_s` (by their entries' IDs), and how many of their oldest.
-
-        At most `keys_max` keys in all; call again for the others once these are forgotten.
-        """
-        oldest_kept_ms = now_ms - self.duration_s * 1000
-        found: dict[bytes, int] = {}
-        left = self.maxsize * len(self.producers) if keys_max is None else keys_max
-        while self._dues and self._dues[0][0] <= oldest_kept_ms and left > 0:
-            due_ms, producer = heappop(self._dues)
-            if self._due.get(producer) != due_ms:
-                continue
-            del self._due[producer]
-            count = self._rule.count_old(self.producers[producer], now_ms, left)
-            if count:
-                found[producer] = count
-                left -= count
-            else:
-                self._watch(producer)
-        for producer in found:
-            self._watch(producer)
-        return list(found.items())
-
-    def forget(self, producer: bytes, count: int) -> None:
-        """Drop the producer's `count` oldest keys; an empty producer goes."""
-        keys = self.producers[producer]
-        self.footprint.add(self._rule.forget(keys, count))
-        self._due.pop(producer, None)
-        if keys:
-            self._watch(producer)
-        else:
-            del self.producers[producer]
-            self.footprint.add(-producer_bytes(producer))
-
-    @property
-    def footprint_bytes(self) -> int:
-        """How much memory the table takes, counted anew."""
-        return sum(
-            producer_bytes(producer) + sum(map(key_bytes, keys)) for producer, keys in self.producers.items()
-        )
-
-    @property
-    def keys_tracked(self) -> int:
-        """How many keys are held for all producers."""
-        return sum(map(len, self.producers.values()))
-
-
-def producer_bytes(producer: bytes) -> int:
-    """How much memory a producer takes beside its keys."""
-    return PRODUCER_BYTES + len(producer)
-
-
-def key_bytes(key: bytes) -> int:
-    """How much memory one key takes."""
-    return PRODUCTION_BYTES + len(key)
-
-
-@lru_cache(_UNUSED_MAX)
-def _rule_of_ids(duration_s: int, maxsize: int) -> Dedup[bytes, int]:
-    """One is over when it is as old as `duration_s`."""
-    return Dedup(
-        lambda entry_id: entry_id >> 64,
-        duration_s * 1000 - 1,
-        maxsize,
-        lambda key, _: key_bytes(key),
-        replaces_old=False,
-    )
-
-
-@lru_cache(_UNUSED_MAX)
-def unused_table(duration_s: int, maxsize: int) -> IdempotencyTable:
-    """The table of all streams with these limits that never had a key. It is never written."""
-    return IdempotencyTable(duration_s, maxsize)
+PUBLISHED: Final = Dedup[str, IdempotentPublishReply](
+    attrgetter("at_ms"), ANSWER_AGE_MS_MAX, ANSWERS_MAX, lambda _, one: one.footprint_bytes
+)
 
 
 # --- chunks -------------------------------------------------------------------------------------------------

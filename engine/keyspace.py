@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from engine.dedup import IdempotencyTable, IdempotentPublishReply, IdempotentReply, Producers
+from engine.dedup import PUBLISHED, IdempotentPublishReply, Producers
 from engine.forks import Forks
 from engine.garbage import Garbage
 from engine.generations import GENERATION_BYTES, Generations, Identity
@@ -28,6 +28,7 @@ from engine.memory import (
 from engine.names import SortedNames
 from engine.nodes import Text
 from engine.parts import PARTS
+from engine.parts.idempotence import DURATION_S_DEFAULT, MAXSIZE_DEFAULT
 from engine.parts.part import P, PartIndex, StreamPart
 from engine.quotas import QuotaCounts
 from engine.replies import PreviousStream
@@ -42,8 +43,8 @@ _NODE_BYTES_FACTOR: Final = 16
 _MOMENT_MS: Final = 100
 
 SETTINGS_DEFAULT: Final = {
-    "stream-idmp-duration": 100,
-    "stream-idmp-maxsize": 100,
+    "stream-idmp-duration": DURATION_S_DEFAULT,
+    "stream-idmp-maxsize": MAXSIZE_DEFAULT,
     "stream-node-max-bytes": 4096,
     "stream-node-max-entries": 100,
 }
@@ -70,12 +71,12 @@ class Caps(NamedTuple):
 CAPS_DEFAULT: Final = Caps()
 
 
-# What has no groups, or no answers.
+# What has no groups.
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 class Key(msgspec.Struct, gc=False, eq=False):
-    """A stream with its groups, idempotence and retention. `generation` is new with each creation.
+    """A stream with its groups and parts. `generation` is new with each creation.
 
     What most streams do not have is one for all of them until it is written: `own_` gives what may be.
     The collector passes a key over: nothing that it holds leads back to it.
@@ -83,11 +84,8 @@ class Key(msgspec.Struct, gc=False, eq=False):
 
     # In bytes, where it is sixteen digits as the gateway makes them: that takes half the memory.
     _generation: str | bytes
-    # Read it here, write to `own_table()`.
-    idempotency_table: IdempotencyTable
     stream: Stream = msgspec.field(default_factory=Stream)
     groups: Mapping[str, Group] = _NOTHING
-    answers: Mapping[str, IdempotentReply] = _NOTHING
     # When it is removed, by the wall clock; None for never.
     expires_at_ms: int | None = None
     # What it has of each part, in the order of their ranks.
@@ -136,20 +134,6 @@ class Key(msgspec.Struct, gc=False, eq=False):
         """Whether it has or had a group: what these leave behind is a mapping of its own, empty or not."""
         return self.groups is not _NOTHING
 
-    def own_answers(self) -> dict[str, IdempotentReply]:
-        """The answers under idempotency keys, to add to."""
-        if not isinstance(self.answers, dict):
-            self.answers = {}
-        return self.answers
-
-    def own_table(self) -> IdempotencyTable:
-        """The producers' keys, to write into."""
-        table = self.idempotency_table
-        if table.footprint is not self.footprint:
-            table = IdempotencyTable(table.duration_s, table.maxsize, self.footprint)
-            self.idempotency_table = table
-        return table
-
     def is_due(self, now_ms: int) -> bool:
         """Whether its lifetime is to be looked at."""
         return self.expires_at_ms is not None and self.expires_at_ms <= now_ms
@@ -169,17 +153,15 @@ class Key(msgspec.Struct, gc=False, eq=False):
 
     def garbage(self) -> list[object]:
         """What is large in a key that was removed."""
-        own = [self.groups, self.answers, self.idempotency_table.producers, self.stream.nodes]
+        own = [self.groups, self.stream.nodes]
         return [one for one in own if one] + [one for part in self.parts for one in part.garbage()]
 
     @property
     def footprint_bytes(self) -> int:
         """How much memory the stream takes with all that hangs on it, counted anew."""
         groups_bytes = sum(group.footprint_bytes for group in self.groups.values())
-        answers_bytes = sum(answer.footprint_bytes for answer in self.answers.values())
-        own_bytes = STREAM_BYTES + self.stream.footprint_bytes + self.idempotency_table.footprint_bytes
         parts_bytes = sum(part.footprint_bytes for part in self.parts)
-        return own_bytes + groups_bytes + answers_bytes + parts_bytes
+        return STREAM_BYTES + self.stream.footprint_bytes + groups_bytes + parts_bytes
 
 
 def _new_generation() -> str:
@@ -319,10 +301,6 @@ class Keyspace:
         self._is_loading = False
         self._names.replace(sorted(self.keys))
 
-    def holder(self, name: str) -> Key:
-        """The stream, which is there, as its parts see it."""
-        return self.keys[name]
-
     def put_part(self, name: str, part: P) -> P:
         """Give a stream what it has of a part in the place of what it had."""
         key, kind = self.keys[name], type(part)
@@ -397,6 +375,10 @@ class Keyspace:
         self.round.clear()
         self._names.replace([])
         self.cold.clear()
+
+    def forget_published(self, count: int) -> None:
+        """Drop the oldest answers of publications into many streams."""
+        self.memory.shared.add(PUBLISHED.forget(self.answers, count))
 
     def free_some(self) -> bool:
         """Free a part of what was removed; whether there is more that may be freed now. What a snapshot has

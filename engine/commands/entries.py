@@ -23,8 +23,8 @@ from engine.commands.references import (
 from engine.commands.registry import Steps, runs
 from engine.commands.retention import select_retention
 from engine.commands.turn import Turn, Unfinished, removal_of
-from engine.dedup import ANSWERS
 from engine.keyspace import Key
+from engine.parts import idempotence
 from engine.parts.closing import Closed
 from engine.parts.keeping import kept_of
 from engine.records import changes
@@ -48,7 +48,7 @@ class Repeated(NamedTuple):
     """The answer of the first time, and the record where repetitions are counted."""
 
     added: Added
-    record: changes.RepeatProducerKey | None = None
+    record: idempotence.RepeatProducerKey | None = None
 
 
 @runs(types.XAdd)
@@ -89,7 +89,7 @@ def _not_taken(key: Key | None, bodies: Sequence[bytes]) -> tuple[Sequence[int],
 def _refuse_bodies(key: Key, bodies: Sequence[bytes]) -> errors.EngineError | None:
     """Why entries like these are never in the stream: what one of its parts says."""
     for part in key.parts:
-        if (refusal := part.may_hold(bodies)) is not None:
+        if part.may_refuse and (refusal := part.may_hold(bodies)) is not None:
             return refusal
     return None
 
@@ -107,8 +107,9 @@ def prepare(turn: Turn, command: types.XAdd) -> PreparedEntries | Repeated | Non
     key = turn.keyspace.find(command.stream)
     if key is None and not command.mkstream:
         return None
-    if key is not None and key.parts:
-        check_bodies(key, command.bodies)
+    for part in () if key is None else key.parts:
+        if part.may_refuse and (refusal := part.may_hold(command.bodies)) is not None:
+            raise refusal
     return prepare_checked(turn, key, command)
 
 
@@ -170,16 +171,17 @@ def _repeated(turn: Turn, key: Key | None, command: types.XAdd) -> Repeated | No
     if key is None:
         return None
     if command.idempotency is not None:
-        answer = ANSWERS.find(key.answers, command.idempotency.key, turn.now_ms)
+        answers = idempotence.idempotence_of(key).answers
+        answer = idempotence.ANSWERS.find(answers, command.idempotency.key, turn.now_ms)
         if answer is not None:
             if answer.digest != command.idempotency.digest:
                 raise errors.idempotency_mismatch()
             return Repeated(Added(answer.ids, duplicate=True))
     if command.producer_key is not None:
         given = command.producer_key
-        first = key.idempotency_table.find(given.producer, given.key, turn.now_ms)
+        first = idempotence.idempotence_of(key).find(given.producer, given.key, turn.now_ms)
         if first is not None:
-            return Repeated(Added((first,), duplicate=True), changes.RepeatProducerKey(command.stream))
+            return Repeated(Added((first,), duplicate=True), idempotence.RepeatProducerKey(command.stream))
     return None
 
 
@@ -238,13 +240,13 @@ def _texts(new_ids: Sequence[int], bodies: Sequence[bytes]) -> Sequence[bytes]:
 def _remember(turn: Turn, command: types.XAdd, new_ids: Sequence[int]) -> None:
     if command.producer_key is not None:
         turn.emit(
-            changes.RememberProducerKey(
+            idempotence.RememberProducerKey(
                 command.stream, command.producer_key.producer, command.producer_key.key, new_ids[-1]
             )
         )
     if command.idempotency is not None:
         key = command.idempotency
-        turn.emit(changes.RememberAnswer(command.stream, key.key, key.digest, new_ids, turn.now_ms))
+        turn.emit(idempotence.RememberAnswer(command.stream, key.key, key.digest, new_ids, turn.now_ms))
 
 
 @runs(types.XLen)
@@ -377,11 +379,11 @@ def xsetid(turn: Turn, command: types.XSetId) -> bool:
 @runs(types.XCfgSet)
 def xcfgset(turn: Turn, command: types.XCfgSet) -> bool:
     key = turn.key(command.stream)
-    settings = command.settings
-    duration_s = key.idempotency_table.duration_s if settings.duration_s is None else settings.duration_s
-    maxsize = key.idempotency_table.maxsize if settings.maxsize is None else settings.maxsize
-    if (duration_s, maxsize) != (key.idempotency_table.duration_s, key.idempotency_table.maxsize):
-        turn.emit(changes.ConfigureProducerKeys(command.stream, duration_s, maxsize))
+    settings, kept = command.settings, idempotence.idempotence_of(key)
+    duration_s = kept.duration_s if settings.duration_s is None else settings.duration_s
+    maxsize = kept.maxsize if settings.maxsize is None else settings.maxsize
+    if (duration_s, maxsize) != (kept.duration_s, kept.maxsize):
+        turn.emit(idempotence.ConfigureProducerKeys(command.stream, duration_s, maxsize))
     return True
 
 
@@ -389,7 +391,7 @@ def xcfgset(turn: Turn, command: types.XCfgSet) -> bool:
 def xidmprecord(turn: Turn, command: types.XIdmpRecord) -> Steps[bool]:
     key = turn.key(command.stream)
     producer_key = command.producer_key
-    before = key.idempotency_table.find(producer_key.producer, producer_key.key, turn.now_ms)
+    before = idempotence.idempotence_of(key).find(producer_key.producer, producer_key.key, turn.now_ms)
     if before is not None:
         if before != command.id:
             raise errors.invalid("ERR IID already exists for this producer with a different stream ID")
@@ -398,6 +400,6 @@ def xidmprecord(turn: Turn, command: types.XIdmpRecord) -> Steps[bool]:
         raise errors.EngineError("no_entry", "ERR No such message in stream")
     yield
     turn.emit(
-        changes.RememberProducerKey(command.stream, producer_key.producer, producer_key.key, command.id)
+        idempotence.RememberProducerKey(command.stream, producer_key.producer, producer_key.key, command.id)
     )
     return True

@@ -15,12 +15,13 @@ from engine.commands.dead_letters import Dead, fit_letters, move_to_dead_letters
 from engine.commands.registry import Steps, runs
 from engine.commands.retention import TURN_ENTRIES_MAX, select_retention
 from engine.commands.turn import Turn
-from engine.dedup import ANSWERS, PUBLISHED
+from engine.dedup import PUBLISHED
 from engine.groups import Group
 from engine.keyspace import Key
+from engine.parts.idempotence import ANSWERS, ForgetAnswers, ForgetProducerKeys, idempotence_of
 from engine.parts.keeping import RETENTION_DEFAULT, kept_of
 from engine.pending_states import Consumer, PendingState
-from engine.records.changes import ForgetAnswers, ForgetProducerKeys, Release, RemoveConsumer
+from engine.records.changes import Release, RemoveConsumer
 from engine.runs import Run
 from engine.stream import Stream
 
@@ -96,8 +97,7 @@ def _needs_maintenance(key: Key) -> bool:
     """Whether time may change something in the stream."""
     return (
         kept_of(key).retention != RETENTION_DEFAULT
-        or bool(key.idempotency_table.producers)
-        or bool(key.answers)
+        or bool(idempotence_of(key).producers or idempotence_of(key).answers)
         or any(_has_timeout(group) for group in key.groups.values())
     )
 
@@ -112,12 +112,12 @@ def _maintain(turn: Turn, command: weir_commands.Maintain, name: str, key: Key, 
         turn.step(name, _enforce(turn, name, key, budget))
     if command.makes_room:
         return
-    if key.idempotency_table.producers:
-        for producer, count in key.idempotency_table.find_expired(turn.now_ms, budget.keys_left):
-            turn.emit(ForgetProducerKeys(name, producer, count))
-            budget.keys_left -= count
-    if key.answers:
-        _forget_answers(turn, name, ANSWERS.count_old(key.answers, turn.now_ms, budget.keys_left), budget)
+    kept = idempotence_of(key)
+    for producer, count in kept.find_expired(turn.now_ms, budget.keys_left) if kept.producers else ():
+        turn.emit(ForgetProducerKeys(name, producer, count))
+        budget.keys_left -= count
+    if kept.answers:
+        _forget_answers(turn, name, ANSWERS.count_old(kept.answers, turn.now_ms, budget.keys_left), budget)
     for group_name, group in sorted(key.groups.items()):
         budget.looks_left -= 1
         if group.policy.ack_timeout_ms is not None:

@@ -18,6 +18,7 @@ from engine.keyspace import Key, Keyspace
 from engine.lag import lag
 from engine.parts.closing import Closed
 from engine.parts.durable import DurableStream
+from engine.parts.idempotence import idempotence_of
 from engine.parts.keeping import kept_of
 from engine.parts.schedules import StreamSchedules
 from engine.pending_states import Consumer, PendingState
@@ -47,7 +48,8 @@ def stream_info(keyspace: Keyspace, name: str) -> StreamInfo:
     """A stream as it is."""
     key = keyspace.keys[name]
     closed = Closed.of(key)
-    stream, idempotency_table, retention = key.stream, key.idempotency_table, kept_of(key).retention
+    stream, given, kept = key.stream, idempotence_of(key), kept_of(key)
+    retention = kept.retention
     return StreamInfo(
         length=stream.length,
         nodes=stream.node_count,
@@ -55,12 +57,12 @@ def stream_info(keyspace: Keyspace, name: str) -> StreamInfo:
         max_deleted_id=stream.max_deleted_id,
         entries_added=stream.entries_added,
         first_id=stream.first_id,
-        idmp_duration_s=idempotency_table.duration_s,
-        idmp_maxsize=idempotency_table.maxsize,
-        pids_tracked=len(idempotency_table.producers),
-        iids_tracked=idempotency_table.keys_tracked,
-        iids_added=idempotency_table.added,
-        iids_duplicates=idempotency_table.duplicates,
+        idmp_duration_s=given.duration_s,
+        idmp_maxsize=given.maxsize,
+        pids_tracked=len(given.producers),
+        iids_tracked=given.keys_tracked,
+        iids_added=given.added,
+        iids_duplicates=given.duplicates,
         groups=len(key.groups),
         first_entry=stream.get(stream.first_id) if stream.length else None,
         last_entry=stream.get(stream.last_live_id) if stream.length else None,
@@ -71,7 +73,7 @@ def stream_info(keyspace: Keyspace, name: str) -> StreamInfo:
         max_bytes=retention.max_bytes,
         keep_unacknowledged=retention.keep_unacknowledged,
         keep_unarchived=retention.keep_unarchived,
-        archived_up_to=kept_of(key).archived_up_to,
+        archived_up_to=kept.archived_up_to,
         expires_at_ms=key.expires_at_ms,
         memory_bytes=stream.held_bytes(),
         closed_at_ms=None if closed is None else closed.at_ms,

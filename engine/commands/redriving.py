@@ -19,10 +19,9 @@ from engine.commands.dead_letters import LETTER_FIELDS, TURN_LETTERS_BYTES_MAX
 from engine.commands.entries import PreparedEntries, prepare, store
 from engine.commands.registry import Steps, runs
 from engine.commands.turn import Turn, removal_of
-from engine.dedup import ANSWERS
 from engine.entries import Pairs
 from engine.keyspace import Key
-from engine.records.changes import RememberAnswer
+from engine.parts.idempotence import ANSWERS, RememberAnswer, idempotence_of
 from engine.replies import DeadLettersFound, Redriven
 
 # The field of a copy that holds the ID of the entry that died. A copy that dies again keeps the first one.
@@ -166,7 +165,7 @@ def _repeated(turn: Turn, key: Key, command: weir_commands.Redrive) -> Redriven 
     """The answer of the first time."""
     if command.idempotency is None:
         return None
-    answer = ANSWERS.find(key.answers, command.idempotency.key, turn.now_ms)
+    answer = ANSWERS.find(idempotence_of(key).answers, command.idempotency.key, turn.now_ms)
     if answer is None:
         return None
     if answer.digest != command.idempotency.digest:

@@ -450,7 +450,8 @@ class Turn(Look):
     def refuse_entries(self, stream: str, key: Key, *, for_good: bool = False) -> EngineError | None:
         """Why the stream takes no entries now, or `for_good`: what one of its parts says."""
         for part in key.parts:
-            if part.is_end >= for_good and (refusal := part.may_append(stream, key, self.now_ms)) is not None:
+            asked = part.may_refuse and part.is_end >= for_good
+            if asked and (refusal := part.may_append(stream, key, self.now_ms)) is not None:
                 return refusal
         return None
 

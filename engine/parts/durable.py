@@ -160,7 +160,7 @@ class _OfDurable(Record, frozen=True):
     stream: str
 
     def apply(self, keyspace: Streams) -> None:
-        key = keyspace.holder(self.stream)
+        key = keyspace.keys[self.stream]
         durable = DurableStream.of(key)
         assert durable is not None, "the command has looked"
         before = durable.footprint_bytes

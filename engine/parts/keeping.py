@@ -95,11 +95,14 @@ _NOTHING_KEPT: Final = Kept()
 
 def kept_of(key: Holder) -> Kept:
     """What the stream has of it, or what all others have, which is only read."""
-    return (Kept.of(key) or _NOTHING_KEPT) if key.parts else _NOTHING_KEPT
+    for part in key.parts:
+        if type(part) is Kept:
+            return part
+    return _NOTHING_KEPT
 
 
 def _keep(keyspace: Streams, name: str, retention: Retention, archived_up_to: int) -> None:
-    key = keyspace.holder(name)
+    key = keyspace.keys[name]
     kept = Kept.of(key) or keyspace.put_part(name, Kept())
     kept.retention, kept.archived_up_to = retention, archived_up_to
     if not archived_up_to:
@@ -122,7 +125,7 @@ class Describe(Record, frozen=True):
     archived_up_to: Id
 
     def apply(self, keyspace: Streams) -> None:
-        key = keyspace.holder(self.stream)
+        key = keyspace.keys[self.stream]
         _, *limits, archived_up_to = astuple(self)
         _keep(keyspace, self.stream, Retention(*limits), archived_up_to)
         keyspace.maintained[self.stream] = None
@@ -138,5 +141,5 @@ class RestoreDeleted(Record, frozen=True):
     ids: IdList
 
     def apply(self, keyspace: Streams) -> None:
-        key = keyspace.holder(self.stream)
+        key = keyspace.keys[self.stream]
         kept_of(key).note_deleted(key, self.ids)

@@ -31,6 +31,8 @@ class StreamPart:
     # Whether it goes when the stream is closed; and whether entries that it refuses are refused for good.
     ends_with_stream: ClassVar[bool] = False
     is_end: ClassVar[bool] = False
+    # Whether it may refuse entries: what many streams have, and never does, is not asked for each.
+    may_refuse: ClassVar[bool] = True
 
     @classmethod
     def of(cls, key: "Holder") -> Self | None:
@@ -76,6 +78,10 @@ class StreamPart:
 
     def copy(self) -> Self | None:
         """What a copy of the stream has of it."""
+        return None
+
+    def begin_fork(self) -> Self | None:
+        """What a fork of the stream has of it from its first entry on, without a record."""
         return None
 
     def fork(self, stream: str) -> Sequence[Record]:
@@ -184,8 +190,9 @@ class Streams(Protocol):
     # Streams that time changes.
     maintained: dict[str, None]
 
-    def holder(self, name: str) -> Holder:
-        """The stream, which is there."""
+    @property
+    def keys(self) -> Mapping[str, Holder]:
+        """All streams."""
 
     def put_part(self, name: str, part: P) -> P:
         """Give a stream what it has of a part in the place of what it had."""
@@ -195,6 +202,9 @@ class Streams(Protocol):
 
     def expire_at(self, name: str, at_ms: int | None) -> None:
         """Let a stream expire at that time; None for never."""
+
+    def forget_published(self, count: int) -> None:
+        """Drop the oldest answers of publications into many streams."""
 
     def end(self, name: str) -> None:
         """Take away all that goes with the end of a stream."""

@@ -246,7 +246,7 @@ class PutSchedule(Record, frozen=True):
     left: int | None
 
     def apply(self, keyspace: Streams) -> None:
-        key, index = keyspace.holder(self.stream), ScheduleIndex.of(keyspace)
+        key, index = keyspace.keys[self.stream], ScheduleIndex.of(keyspace)
         schedules = StreamSchedules.of(key) or keyspace.put_part(self.stream, StreamSchedules())
         count, size = len(schedules), schedules.bytes
         schedules.put(self.name, Schedule(self.text, self.rule, self.at_ms, self.left))
@@ -263,7 +263,7 @@ class DropSchedule(Record, frozen=True):
     name: str
 
     def apply(self, keyspace: Streams) -> None:
-        key = keyspace.holder(self.stream)
+        key = keyspace.keys[self.stream]
         schedules = StreamSchedules.of(key)
         assert schedules is not None, "the command has looked"
         size = schedules.bytes

@@ -12,12 +12,13 @@ from functools import partial
 from itertools import islice
 
 from engine.copying import copy_key
-from engine.dedup import ANSWERS, PUBLISHED, IdempotentPublishReply, IdempotentReply, unused_table
+from engine.dedup import PUBLISHED, IdempotentPublishReply
 from engine.groups import Group, Policy
 from engine.keyspace import (
     Key,
     Keyspace,
 )
+from engine.parts.idempotence import UNUSED, Idempotence
 from engine.pending_states import Consumer
 from engine.record import Bound, Id, IdList, IdsInTexts, Record, TextList
 from engine.runs import Run, RunLeft, unpack_left
@@ -49,8 +50,9 @@ class CreateStream(Record, frozen=True):
     idmp_maxsize: int
 
     def apply(self, keyspace: Keyspace) -> None:
-        table = unused_table(self.idmp_duration_s, self.idmp_maxsize)
-        keyspace.create(self.stream, Key(self.generation, table))
+        keyspace.create(self.stream, Key(self.generation))
+        if (self.idmp_duration_s, self.idmp_maxsize) != UNUSED[:2]:
+            keyspace.put_part(self.stream, Idempotence(self.idmp_duration_s, self.idmp_maxsize))
 
 
 class RemoveStream(Record, frozen=True):
@@ -344,71 +346,6 @@ class Settle(Record, frozen=True):
             group.settle_run(self.ids)
 
 
-class RememberProducerKey(Record, frozen=True):
-    """An entry stored under a producer's key."""
-
-    number = 17
-    stream: str
-    producer: bytes
-    key: bytes
-    id: Id
-
-    def apply(self, keyspace: Keyspace) -> None:
-        keyspace.keys[self.stream].own_table().record(self.producer, self.key, self.id)
-        keyspace.maintained[self.stream] = None
-
-
-class RepeatProducerKey(Record, frozen=True):
-    """A key was used again: only counted."""
-
-    number = 18
-    stream: str
-
-    def apply(self, keyspace: Keyspace) -> None:
-        keyspace.keys[self.stream].own_table().duplicates += 1
-
-
-class ConfigureProducerKeys(Record, frozen=True):
-    number = 19
-    stream: str
-    duration_s: int
-    maxsize: int
-
-    def apply(self, keyspace: Keyspace) -> None:
-        keyspace.keys[self.stream].own_table().configure(self.duration_s, self.maxsize)
-
-
-class ForgetProducerKeys(Record, frozen=True):
-    """A producer's oldest keys."""
-
-    number = 20
-    stream: str
-    producer: bytes
-    count: int
-
-    def apply(self, keyspace: Keyspace) -> None:
-        keyspace.keys[self.stream].own_table().forget(self.producer, self.count)
-
-
-class RememberAnswer(Record, frozen=True):
-    """What an idempotency key was answered; keys older than a day, and the oldest beyond 10 000, are
-    forgotten.
-    """
-
-    number = 21
-    stream: str
-    key: str
-    digest: bytes
-    ids: IdList
-    at_ms: int
-
-    def apply(self, keyspace: Keyspace) -> None:
-        key = keyspace.keys[self.stream]
-        answer = IdempotentReply(self.digest, tuple(self.ids), self.at_ms)
-        key.footprint.add(ANSWERS.put(key.own_answers(), self.key, answer))
-        keyspace.maintained[self.stream] = None
-
-
 class PublishChunk(Record, frozen=True):
     """A chunk of a producer's last epoch, or the first one of a newer epoch, and what was answered."""
 
@@ -519,21 +456,6 @@ class RemoveAll(Record, frozen=True):
 
     def apply(self, keyspace: Keyspace) -> None:
         keyspace.clear()
-
-
-class ForgetAnswers(Record, frozen=True):
-    """The oldest answers under idempotency keys: of a stream, or (empty) of publications into many."""
-
-    number = 27
-    stream: str
-    count: int
-
-    def apply(self, keyspace: Keyspace) -> None:
-        if self.stream:
-            key = keyspace.keys[self.stream]
-            key.footprint.add(ANSWERS.forget(key.own_answers(), self.count))
-        else:
-            keyspace.memory.shared.add(PUBLISHED.forget(keyspace.answers, self.count))
 
 
 class SetLifetime(Record, frozen=True):

@@ -7,9 +7,9 @@ Must never know: files, frames, how the keyspace came to be so.
 from collections.abc import Sequence
 from typing import Final
 
-from engine.dedup import unused_table
 from engine.keyspace import Key, Keyspace
 from engine.nodes import SealedNode, Text
+from engine.parts.idempotence import UNUSED, Idempotence
 from engine.pending_states import Consumer
 from engine.record import Id, IdList, IdsInTexts, Record, TextList
 from engine.records.changes import counted
@@ -32,11 +32,7 @@ class RestoreStream(Record, frozen=True):
     idempotency_table: tuple[int, int, int, int]
 
     def apply(self, keyspace: Keyspace) -> None:
-        duration_s, maxsize, added, duplicates = self.idempotency_table
-        key = Key(self.generation, unused_table(duration_s, maxsize))
-        if added or duplicates:
-            table = key.own_table()
-            table.added, table.duplicates = added, duplicates
+        key = Key(self.generation)
         stream = key.stream
         # Equal ones are one integer: there may be hundreds of thousands of streams with one entry.
         stream.last_id = self.last_id
@@ -45,6 +41,8 @@ class RestoreStream(Record, frozen=True):
         stream.max_deleted_id = self.max_deleted_id
         stream.removed_upto, stream.entries_added = self.removed_upto, self.entries_added
         keyspace.create(self.stream, key)
+        if tuple(self.idempotency_table) != UNUSED:
+            keyspace.put_part(self.stream, Idempotence(*self.idempotency_table))
 
 
 class RestorePrevious(Record, frozen=True):
@@ -199,17 +197,3 @@ class RestoreDeferred(Record, frozen=True):
             for entry_id, until_ms, count in zip(self.ids, self.times_ms, self.delivery_counts, strict=True):
                 group.defer_run([entry_id], until_ms, [count])
         keyspace.deferrals.hasten(self.stream, self.times_ms[0])
-
-
-class RestoreProducerKey(Record, frozen=True):
-    """Of a snapshot: a key without counting it."""
-
-    number = 69
-    stream: str
-    producer: bytes
-    key: bytes
-    id: Id
-
-    def apply(self, keyspace: Keyspace) -> None:
-        keyspace.keys[self.stream].own_table().restore(self.producer, self.key, self.id)
-        keyspace.maintained[self.stream] = None

@@ -18,7 +18,7 @@ from zstandard import ZstdCompressor
 
 from engine import entries
 from engine.blocks import Snapshot
-from engine.dedup import HeldProducer, IdempotentPublishReply, IdempotentReply
+from engine.dedup import HeldProducer, IdempotentPublishReply
 from engine.groups import POLICY_DEFAULT, Group
 from engine.keyspace import (
     SETTINGS_DEFAULT,
@@ -26,6 +26,7 @@ from engine.keyspace import (
     Keyspace,
 )
 from engine.nodes import OpenNode, SealedNode, Text, new_compressor
+from engine.parts.idempotence import idempotence_of
 from engine.pending_states import PendingState
 from engine.record import Record
 from engine.records.changes import (
@@ -33,7 +34,6 @@ from engine.records.changes import (
     CreateGroup,
     PublishChunk,
     Regenerate,
-    RememberAnswer,
     RememberPublish,
     RemoveGroup,
     SetLifetime,
@@ -49,7 +49,6 @@ from engine.records.restored import (
     RestoreOpenNode,
     RestorePending,
     RestorePrevious,
-    RestoreProducerKey,
     RestoreRun,
     RestoreStream,
 )
@@ -71,8 +70,6 @@ class _HeldStream(NamedTuple):
     before: list[Record]
     nodes: Snapshot[Part]
     opened: list[Record]
-    idempotency_table: list[tuple[bytes, dict[bytes, int]]]
-    answers: dict[str, IdempotentReply]
     behind: list[Iterable[Record]]
     groups: "list[_HeldGroup]"
 
@@ -168,7 +165,7 @@ def _remembered(key: str, answer: IdempotentPublishReply) -> RememberPublish:
 
 
 def _hold_stream(name: str, key: Key) -> _HeldStream:
-    stream, kept = key.stream, key.idempotency_table
+    stream, kept = key.stream, idempotence_of(key)
     before: list[Record] = [
         RestoreStream(
             name, key.generation, stream.first_id, stream.last_live_id, stream.last_id, stream.max_deleted_id,
@@ -186,15 +183,12 @@ def _hold_stream(name: str, key: Key) -> _HeldStream:
         before.append(SetLifetime(name, key.expires_at_ms))
     before += [record for part in key.parts if part.rank > _OWN_RANK for record in part.before(name)]
     opened: list[Record] = [] if stream.open is None else [_restore_open(name, stream.open)]
-    idempotency_table = [(producer, keys.copy()) for producer, keys in kept.producers.items()]
     groups = [_hold_group(name, group_name, group) for group_name, group in sorted(key.groups.items())]
     return _HeldStream(
         name,
         before,
         stream.nodes.snapshot(),
         opened,
-        idempotency_table,
-        dict(key.answers),
         [part.behind(name) for part in key.parts],
         groups,
     )
@@ -226,11 +220,6 @@ def _records_of(held: _HeldStream, compressor: ZstdCompressor) -> Iterator[Recor
         else:
             yield _restore_node(held.name, part, compressor)
     yield from held.opened
-    for producer, keys in held.idempotency_table:
-        for key, entry_id in keys.items():
-            yield RestoreProducerKey(held.name, producer, key, entry_id)
-    for answer_key, answer in held.answers.items():
-        yield RememberAnswer(held.name, answer_key, answer.digest, answer.ids, answer.at_ms)
     for records in held.behind:
         yield from records
     for group in held.groups:

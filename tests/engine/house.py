@@ -13,6 +13,7 @@ from engine.commands.execution import Blocked, Turn, Unfinished, execute
 from engine.commands.types import XAdd
 from engine.commands.weir_commands import Maintain, Publish
 from engine.keyspace import Key, Keyspace
+from engine.parts.idempotence import idempotence_of
 from engine.parts.keeping import RETENTION_DEFAULT, kept_of
 from engine.record import Record
 from engine.records.payload import decode, encode, replay
@@ -145,7 +146,7 @@ def needing(keyspace: Keyspace) -> set[str]:
         name
         for name, key in keyspace.keys.items()
         if kept_of(key).retention != RETENTION_DEFAULT
-        or key.idempotency_table.producers
-        or key.answers
+        or idempotence_of(key).producers
+        or idempotence_of(key).answers
         or any(any(group.policy[2:4]) for group in key.groups.values())
     }

@@ -65,7 +65,7 @@ def test_a_renamed_stream_has_no_archive_and_so_none(house: House) -> None:
 @pytest.mark.parametrize("at_once", [1, 100])
 def test_the_highest_are_kept(at_once: int) -> None:
     """Of as many as there is room for; they count as memory."""
-    key = Key("0" * 16, None)  # type: ignore[arg-type]
+    key = Key("0" * 16)
     kept = Kept(archived_up_to=1)
     before = key.footprint.bytes
     for first in range(1, DELETED_MAX + 101, at_once):

@@ -13,6 +13,7 @@ from engine import entries
 from engine.commands.execution import execute
 from engine.commands.types import ProducerKey, XAdd
 from engine.keyspace import Keyspace
+from engine.parts.idempotence import idempotence_of
 from engine.records.changes import Own, Settle
 from engine.records.payload import decode
 from tests.engine.world import NOW_MS, World
@@ -69,7 +70,7 @@ def test_expiry_goes_by_the_ids_time(world: World) -> None:
     world.call("XADD", "s", "IDMP", "p", "old", "*", "a", "1")
     world.add("s", f"{NOW_MS + 5000}-0")
     ahead = world.call("XADD", "s", "IDMP", "p", "ahead", "*", "a", "1")
-    idempotency_table = world.keyspace.keys["s"].idempotency_table
+    idempotency_table = idempotence_of(world.keyspace.keys["s"])
     assert list(idempotency_table.find_expired(NOW_MS + 99_999)) == []
     assert list(idempotency_table.find_expired(NOW_MS + 100_000)) == [(b"p", 1)]
     assert world.call("XADD", "s", "IDMP", "p", "ahead", "*", "a", "1") == ahead

@@ -17,7 +17,8 @@ from engine import Engine, ids
 from engine.commands import types, weir_commands
 from engine.commands.base import Command
 from engine.commands.housekeeping import TURN_KEYS_MAX, TURN_LOOKS_MAX, TURN_RELEASES_MAX
-from engine.dedup import ANSWER_AGE_MS_MAX, IdempotencyTable
+from engine.dedup import ANSWER_AGE_MS_MAX
+from engine.parts.idempotence import Idempotence, idempotence_of
 from engine.parts.keeping import Retention
 from engine.records.changes import Cut, Release, SeeConsumer
 from engine.replies import ConsumerInfo, GroupRead, PendingList
@@ -334,7 +335,7 @@ def test_idempotency_keys_that_expire_all_at_once_go_in_several_turns(house: Hou
     """One turn forgets a limited number of keys; the round is over when all are forgotten."""
     house.call("XADD", "s", "1-0", "a", "1")
     house.call("XCFGSET", "s", "IDMP-MAXSIZE", 10_000)
-    idempotency_table = house.key("s").idempotency_table
+    idempotency_table = idempotence_of(house.key("s"))
     for number in range(TURN_KEYS_MAX + 500):
         house.run(
             types.XAdd(
@@ -360,11 +361,11 @@ def test_answers_under_keys_are_freed_after_a_day_though_nobody_writes(house: Ho
     house.run(weir_commands.Publish(parts=[types.XAdd(stream="t", bodies=[BODY])], idempotency=key))
     house.pass_ms(ANSWER_AGE_MS_MAX)
     house.keep_house()
-    assert house.key("s").answers
+    assert idempotence_of(house.key("s")).answers
     assert house.keyspace.answers
     house.pass_ms(1)
     house.keep_house()
-    assert not house.key("s").answers
+    assert not idempotence_of(house.key("s")).answers
     assert not house.keyspace.answers
     assert not house.keyspace.maintained
 
@@ -403,7 +404,7 @@ class Walked:
 )
 def test_what_has_expired_is_what_a_walk_over_all_finds(steps: list[tuple[str, str, int]]) -> None:
     """Also where IDs do not ascend (XIDMPRECORD), the oldest were pushed out, and a clock goes back."""
-    idempotency_table, walked = IdempotencyTable(0, 3), Walked(3)
+    idempotency_table, walked = Idempotence(0, 3), Walked(3)
     for number, (step, name, ms) in enumerate(steps):
         if step == "record":
             idempotency_table.record(name.encode(), b"%d" % number, ms << 64)

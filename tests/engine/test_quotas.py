@@ -15,7 +15,6 @@ from engine.commands import types
 from engine.commands.base import Command
 from engine.commands.types import Copy, Delete, FlushAll, Rename, XAck, XAutoClaim, XDel, XLen, XReadGroup
 from engine.commands.weir_commands import DeadLetterEntries, EnsureGroup, EnsureStream, Publish
-from engine.dedup import IdempotencyTable
 from engine.keyspace import Key, Keyspace
 from engine.storage.memory import MemoryStorage
 from tests.engine.asking import reply_to, submit_each, turn_of
@@ -209,7 +208,7 @@ async def test_a_flush_leaves_room(engine: Engine) -> None:
 
 
 def put(keyspace: Keyspace, name: str, size: int = 0) -> None:
-    key = Key("0", IdempotencyTable(100, 100))
+    key = Key("0")
     keyspace.create(name, key)
     key.footprint.add(size)
 

@@ -15,8 +15,9 @@ from engine.commands.execution import Execution, execute
 from engine.commands.types import Claim, Cursor, Delete, IdempotencyKey, XAdd, XClaim, XReadGroup, XSetId
 from engine.commands.weir_commands import EnsureGroup, EnsureStream, FindDeadLetters, Redrive, UpdateGroup
 from engine.entries import Pairs
+from engine.parts.idempotence import RememberAnswer
 from engine.parts.keeping import Retention
-from engine.records.changes import Append, RememberAnswer, Remove
+from engine.records.changes import Append, Remove
 from engine.records.payload import encode
 from engine.replies import DeadLettersFound, Redriven
 from tests.engine.house import House, adding, id_of, replayed, state

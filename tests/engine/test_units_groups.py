@@ -12,8 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from engine.blocks import SortedMap
 from engine.commands.execution import Blocked
 from engine.commands.types import Cursor, XRead, XReadGroup
-from engine.dedup import IdempotencyTable
 from engine.groups import Group
+from engine.parts.idempotence import Idempotence
 from engine.pending_states import Consumer
 from engine.waiters import Waiter, Waiters
 from tests import halves
@@ -182,7 +182,7 @@ def test_idle_time_is_never_negative() -> None:
 class TestProductions:
     def test_the_oldest_of_a_producer_goes(self) -> None:
         """Others are not touched."""
-        kept = IdempotencyTable(100, 2)
+        kept = Idempotence(100, 2)
         for place, key in enumerate([b"a", b"b", b"c"]):
             kept.record(b"p", key, place)
         kept.record(b"q", b"a", 9)
@@ -191,7 +191,7 @@ class TestProductions:
 
     def test_expiry_takes_the_oldest_up_to_the_first_that_is_not(self) -> None:
         """Keys are in order of their making; one with an ID from the future keeps those behind it."""
-        kept = IdempotencyTable(10, 100)
+        kept = Idempotence(10, 100)
         for ms, key in ((1_000, b"a"), (2_000, b"b"), (90_000, b"c"), (3_000, b"d")):
             kept.record(b"p", key, ms << 64)
         assert list(kept.find_expired(10_999)) == []
@@ -204,7 +204,7 @@ class TestProductions:
 
     def test_only_another_setting_forgets(self) -> None:
         """The counters stay."""
-        kept = IdempotencyTable(10, 100)
+        kept = Idempotence(10, 100)
         kept.record(b"p", b"a", 1)
         kept.configure(10, 100)
         assert kept.find(b"p", b"a", 0) == 1

@@ -9,12 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.dedup import IdempotencyTable
 from engine.keyspace import Key, Keyspace
 
 
 def put(keyspace: Keyspace, name: str) -> None:
-    keyspace.create(name, Key("0", IdempotencyTable(100, 100)))
+    keyspace.create(name, Key("0"))
 
 
 @given(st.lists(st.tuples(st.sampled_from(["put", "take", "look"]), st.integers(0, 80)), max_size=200))

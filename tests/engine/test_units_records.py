@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from engine import entries
 from engine.keyspace import Keyspace
 from engine.nodes import Text
-from engine.parts import closing, durable, keeping, schedules
+from engine.parts import closing, durable, idempotence, keeping, schedules
 from engine.record import Record
 from engine.records import changes, restored
 from engine.records.durable import ForkStored, ForkStream, NoteFork, RestoreHidden
@@ -65,12 +65,12 @@ SAMPLES: Final[list[Record]] = [
     changes.Release("orders", "g", [FIRST], [0]),
     changes.Defer("orders", "g", [FIRST, SECOND], 1_700_000_000_000, [0, 3]),
     changes.Settle("orders", "g", [FIRST, SECOND]),
-    changes.RememberProducerKey("orders", b"\x00\xff", b"key", FIRST),
-    changes.RepeatProducerKey("orders"),
-    changes.ConfigureProducerKeys("orders", 86_400, 10_000),
-    changes.ForgetProducerKeys("orders", b"\x00\xff", 3),
-    changes.ForgetAnswers("orders", 3),
-    changes.RememberAnswer("orders", "key", b"digest", [FIRST, SECOND], 1_700_000_000_000),
+    idempotence.RememberProducerKey("orders", b"\x00\xff", b"key", FIRST),
+    idempotence.RepeatProducerKey("orders"),
+    idempotence.ConfigureProducerKeys("orders", 86_400, 10_000),
+    idempotence.ForgetProducerKeys("orders", b"\x00\xff", 3),
+    idempotence.ForgetAnswers("orders", 3),
+    idempotence.RememberAnswer("orders", "key", b"digest", [FIRST, SECOND], 1_700_000_000_000),
     changes.PublishChunk("job", 2, 3, b'{"answer":1}'),
     changes.Configure("stream-node-max-entries", 50),
     changes.SetPolicy("orders", "g", "dead", 5, None, 60_000),
@@ -99,7 +99,7 @@ SAMPLES: Final[list[Record]] = [
     restored.RestoreConsumer("orders", "g", "a", 1_700_000_000_000, 1_700_000_000_001),
     restored.RestorePending("orders", "g", [SECOND, FIRST], [None, "a"], [0, 1_700_000_000_000], [0, 1]),
     restored.RestoreDeferred("orders", "g", [SECOND, FIRST], [1, 1_700_000_000_000], [0, 3]),
-    restored.RestoreProducerKey("orders", b"p", b"\xff", SECOND),
+    idempotence.RestoreProducerKey("orders", b"p", b"\xff", SECOND),
     changes.CutStored("orders", SECOND, b"left"),
     changes.RemoveStored("orders", [FIRST, SECOND], tombstone=False, left=b"left"),
     changes.Stored("orders", FIRST, SECOND, 3, 1 << 20, 4096, 0xFFFFFFFF, 2, 1, 89, 88, FIRST, SECOND),

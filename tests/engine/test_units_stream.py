@@ -12,7 +12,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from zstandard import ZstdDecompressor
 
 from engine import entries, ids
-from engine.dedup import IdempotencyTable
 from engine.keyspace import Key, Keyspace
 from engine.nodes import SealedNode, Text
 from engine.records.changes import SetCounters
@@ -100,7 +99,7 @@ class BesideAList(RuleBasedStateMachine):
         last = max(last, self.max_deleted, *self.live[-1:])
         self.max_deleted = min(shown, self.max_deleted)
         keyspace = Keyspace()
-        keyspace.keys["s"] = Key("ab", IdempotencyTable(100, 100), self.stream)
+        keyspace.keys["s"] = Key("ab", self.stream)
         SetCounters("s", last, self.added, self.max_deleted).apply(keyspace)
         self.last, self.removed_upto = last, min(self.removed_upto, last)
 
