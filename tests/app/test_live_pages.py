@@ -123,16 +123,3 @@ def test_a_page_is_not_written_for_the_last_credit_alone(world: PushWorld) -> No
     world.settle()
     published(world, "s", 4, 5)
     assert said(peer)[3:] == ["3-0", "caught_up", "4-0", "paused credit"]
-
-
-def test_each_stream_of_a_subscription_waits_for_the_others(world: PushWorld) -> None:
-    """In turns: no page of one overtakes what was asked for of another."""
-    peer = world.connect()
-    world.do(peer.say, "subscribe", sub="t", streams={"s": "$", "other": "$"}, batch_max=1)
-    world.settle()
-    Stored(world, "other").add([1 << 64, 1, 1])
-    Stored(world, "s").add([1 << 64])
-    world.settle()
-    pages = [frame for frame in peer.frames if frame["op"] == "entries"]
-    found = {name: [page["next"] for page in pages if page["stream"] == name] for name in ("other", "s")}
-    assert found == {"other": ["1-0", "1-1", "1-2"], "s": ["1-0"]}

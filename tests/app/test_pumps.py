@@ -188,6 +188,37 @@ def test_one_look_at_history_at_a_time_goes_through_a_gate(world: EngineWorld) -
     assert not gate.is_shut
 
 
+def test_a_pump_that_stops_while_it_looks_lets_the_next_one_pass(world: EngineWorld) -> None:
+    world.add("s", 3)
+    world.engine.answers_later = True
+    gate, sinks = Gate(), [StreamsSink() for _ in range(2)]
+    tails = [world.loop.run_until_complete(world.tenant.feeds.subscribe("s", 0)) for _ in sinks]
+    pumps = [StreamPump([tail], sink, gate) for tail, sink in zip(tails, sinks, strict=True)]
+
+    def begin() -> None:
+        for pump in pumps:
+            pump.begin()
+        pumps[0].stop()
+
+    world.do(begin)
+    world.settle()
+    assert [sink.entries for sink in sinks] == [[], expected(world, "s")]
+
+
+def test_no_live_page_passes_a_stream_that_waits_for_its_turn(world: EngineWorld) -> None:
+    """It would take the room that the other one was given."""
+    world.add("s", 3)
+    sink, gate = StreamsSink(), Gate()
+    sink.takes_live = gate.is_shut = True
+    following(world, sink, "s", "t", gate=gate)
+    world.add("t")
+    world.settle()
+    assert sink.entries == []
+    world.do(gate.open)
+    world.settle()
+    assert sink.entries == expected(world, "s", "t")
+
+
 def test_the_end_of_each_stream_is_written_and_of_all_of_them_said_once(world: EngineWorld) -> None:
     world.add("a")
     world.add("b")
