@@ -72,10 +72,10 @@ def _gap(command: DescribeDurable, edges: Edges, origins: bytes | None) -> Gap |
 
 @sends(CreateDurable)
 def _create(command: CreateDurable, origin: WriteOrigin) -> BackendRequest:
+    """A fork."""
     stream, fork = command.stream, command.fork
-    keys = [*stream_keys(stream), scripts.requests_key(stream, origin)]
-    if fork is not None:
-        keys += stream_keys(fork.source)[:2]
+    assert fork is not None, "others run on a head"
+    keys = [*stream_keys(stream), scripts.requests_key(stream, origin), *stream_keys(fork.source)[:2]]
     words: list[Word] = [
         *scripts.origin_words(origin),
         command.media,
@@ -105,9 +105,7 @@ def _create(command: CreateDurable, origin: WriteOrigin) -> BackendRequest:
     return numbered(by_script(stream, ScriptCall(script, keys, words, decode)), origin)
 
 
-def _place_words(fork: ForkPoint | None) -> list[Word]:
-    if fork is None:
-        return ["", 0, ""]
+def _place_words(fork: ForkPoint) -> list[Word]:
     return ["" if fork.upto is None else ids.format(fork.upto), fork.beyond, fork.generation]
 
 

@@ -10,6 +10,7 @@ Must never know: single commands, their words.
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from functools import partial
 from itertools import groupby
 from typing import Any, Final, TypeVar
 
@@ -17,7 +18,7 @@ import msgspec
 
 from engine import errors
 from engine.clock import Clock
-from engine.cluster import gathering, words
+from engine.cluster import gathering, shadow, words
 from engine.cluster.dead_letters import Dying, move
 from engine.cluster.due import DueWork
 from engine.cluster.figures import BackendFigures
@@ -42,9 +43,8 @@ from engine.cluster.wire import ConnectionLostError, ServerError, Words, report
 from engine.commands.base import BlockingCommand, Command, StreamCommand
 from engine.commands.dead_letters import EXPIRED
 from engine.commands.durable_commands import AppendDurable, CreateDurable
-from engine.commands.schedule_commands import AddScheduled, CancelSchedule, FireSchedule, SetSchedule
 from engine.commands.types import Copy, Cursor, Delete, Exists, Rename, XAdd, XReadGroup
-from engine.commands.weir_commands import AddEach, Close, GiveBack, Publish, Undo
+from engine.commands.weir_commands import AddEach, GiveBack, Publish, Undo
 from engine.errors import EngineError
 from engine.memory import Memory
 from engine.protocol import Call, Events, Figures, How, unexpected
@@ -68,10 +68,7 @@ POLL_S: Final = 5.0
 _SCAN_COUNT: Final = 1_000
 
 # Commands that a server does once, however often they are sent.
-_NUMBERED: Final = (
-    *(XAdd, AddEach, AppendDurable, Close, CreateDurable, Publish),
-    *(AddScheduled, CancelSchedule, FireSchedule, SetSchedule),
-)
+_NUMBERED: Final = (XAdd, AddEach, AppendDurable, CreateDurable, Publish)
 
 Finish = Callable[[Any], None]
 T = TypeVar("T")
@@ -109,6 +106,10 @@ class ClusterEngine:
         self.gateways: Final = Gateways(self.run_request, self._wakeups)
         self._due = DueWork(self.run_request, clock, self._note_fired)
         self.maintenance.note_schedule = self._due.note_schedule
+        counts = self.maintenance.schedules
+        self._shadow = shadow.Shadow(self.run_request, self._origins.begin_write, counts)
+        # Of each stream on which a command runs in two steps, the writes behind it.
+        self._behind: dict[str, list[Callable[[], None]]] = {}
         self._group_waits = GroupWaits(self._wakeups, self._read_group, self._take_back)
         self._stream_waits = StreamWaits(self._wakeups, self._run)
 
@@ -191,7 +192,7 @@ class ClusterEngine:
         together = [request for request in requests if request is not None]
         is_one = self._is_one_turn([request.stream for request in together])
         if len(together) == len(requests) and is_one:
-            found = await self._turn(together, call.origin)
+            found = await self._turn_on_heads(commands, together, call.origin)
             for command, reply in zip(commands, found, strict=True):
                 self._note_run(command, reply)
             return [
@@ -205,6 +206,21 @@ class ClusterEngine:
                 "a transaction with a command on all or on several streams", self.health.level.name
             )
         raise cross_slot()
+
+    async def _turn_on_heads(
+        self, commands: Sequence[Command], requests: Sequence[BackendRequest], origin: str
+    ) -> Replies:
+        """A turn, again where a command's head has changed by then, unless others have changed something."""
+        if not any(map(shadow.is_shadowed, commands)):
+            return await self._turn(requests, origin)
+        may_repeat = all(shadow.is_shadowed(command) or not command.changes for command in commands)
+        found: Replies = ()
+        for _ in range(shadow.ATTEMPTS_MAX):
+            first, whole = await self._shadow.begin_turn(commands, requests)
+            found = (await self._turn([*first, *whole], origin))[len(first) :]
+            if not may_repeat or not any(isinstance(reply, shadow.ChangedError) for reply in found):
+                break
+        return found
 
     async def _turn(self, requests: Sequence[BackendRequest], origin: str) -> Replies:
         """Requests of one turn, each with its own refusal. All or nothing by the server, but for these."""
@@ -262,10 +278,13 @@ class ClusterEngine:
 
     def _is_one_write(self, command: Command) -> bool:
         """Whether it is one request on the connection for writes, which keeps their order."""
-        return command.changes and not isinstance(command, XReadGroup) and self._gatherer(command) is None
+        is_other = isinstance(command, XReadGroup) or shadow.is_shadowed(command)
+        return command.changes and not is_other and self._gatherer(command) is None
 
     def _request(self, command: Command, *, is_repeatable: bool = True) -> BackendRequest | None:
         """The one request of a command, None where it takes several. Raises EngineError."""
+        if shadow.is_shadowed(command):
+            return shadow.in_place(command)
         if self._gatherer(command) is not None:
             return None
         is_numbered = is_repeatable and isinstance(command, _NUMBERED)
@@ -286,11 +305,13 @@ class ClusterEngine:
             command.named_streams()
         ):
             raise cross_slot()
-        if isinstance(command, AddScheduled | SetSchedule):
-            origin = msgspec.structs.replace(origin, schedules_left=self.maintenance.schedules.room)
         return words.request(self._losses.informed(command), origin)
 
     async def _run(self, command: Command) -> Reply:
+        if shadow.is_shadowed(command):
+            done = await self._shadow.run(command)
+            self._note_run(command, done)
+            return done
         gather = self._gatherer(command)
         if gather is not None:
             gathered = await gather(self, self._losses.informed(command))
@@ -313,9 +334,17 @@ class ClusterEngine:
         self, command: Command, finish: Callable[[Reply | EngineError], None], origin: str = ""
     ) -> None:
         """Run a command by callback, without waiting: without a task where it is one request."""
+        if self._behind and command.changes:
+            for name in self._behind.keys() & {*(command.named_streams() or ())}:
+                self._behind[name].append(partial(self._submit, command, finish, origin))
+                return
+        if shadow.is_shadowed(command) and command.changes:
+            self._behind[shadow.in_place(command).stream] = []
+            self._spawn(self._run_before_others(command, finish, origin))
+            return
         try:
             command = command.to_nonblocking()
-            request = self._request(command)
+            request = None if shadow.is_shadowed(command) else self._request(command)
         except Exception as error:  # noqa: BLE001 - the caller gets a reply
             self._loop.call_soon(finish, _refusal_of(error, origin))
             return
@@ -332,6 +361,14 @@ class ClusterEngine:
             self._note_run(command, reply)
 
         self._send(request, settle)
+
+    async def _run_before_others(self, command: Command, finish: Finish, origin: str) -> None:
+        """Run a command in two steps; writes that come later stay behind it."""
+        try:
+            await _finish(self._run(command), finish, origin)
+        finally:
+            for go_on in self._behind.pop(shadow.in_place(command).stream):
+                go_on()
 
     def _send(self, request: BackendRequest, finish: Finish) -> None:
         if request.lane is Lane.WRITE and not self.health.can_confirm:

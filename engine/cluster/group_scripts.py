@@ -14,12 +14,11 @@ import msgspec
 from engine import errors, ids
 from engine.cluster.dead_letters import Dying, due_of, none_configured
 from engine.cluster.ends import end_from
-from engine.cluster.kept import policy_words
-from engine.cluster.scripts import ScriptCall, Word, as_it_is, checked, script, stream_keys
+from engine.cluster.scripts import ScriptCall, Word, as_it_is, script, stream_keys
 from engine.cluster.stored import text_of
-from engine.commands import weir_commands
 from engine.commands.group_reading import DELIVERY_COUNT_MAX
-from engine.commands.types import Cursor, NackMode, XGroupCreate, XNack, XPendingRange, XReadGroup
+from engine.commands.types import Cursor, NackMode, XNack, XPendingRange, XReadGroup
+from engine.commands.weir_commands import Acknowledge, DeadLetterEntries, Extend, GiveBack, Undo
 from engine.replies import (
     AcknowledgedIds,
     BackendMark,
@@ -33,30 +32,6 @@ from engine.replies import (
 )
 
 _parse: Final = ids.parse_canonical
-
-
-def create_group(command: weir_commands.EnsureGroup | XGroupCreate, generation: str) -> ScriptCall:
-    """XGROUP CREATE, with a policy. Reply: 1, or 0 for EnsureGroup where the group is there."""
-    is_ensured = isinstance(command, weir_commands.EnsureGroup)
-    arguments: list[Word] = [generation, command.group, start_word(command.start), int(command.mkstream)]
-    arguments += [
-        *(_or_empty(command.entries_read), int(is_ensured)),
-        *(policy_words(command.policy) if isinstance(command, weir_commands.EnsureGroup) else ()),
-    ]
-    keys = stream_keys(command.stream)[:2]
-    return ScriptCall(script("create_group", "policies"), keys, arguments, as_it_is)
-
-
-def update_group(command: weir_commands.UpdateGroup) -> ScriptCall:
-    """XGROUP SETID, with changes of the policy."""
-    start = "" if command.start is None else start_word(command.start)
-    words: list[Word] = [command.group, start, _or_empty(command.entries_read), *policy_words(command.policy)]
-
-    def decode(reply: Any) -> bool:  # noqa: ANN401 - as the server sent it
-        checked(reply)
-        return True
-
-    return ScriptCall(script("update_group", "policies"), stream_keys(command.stream)[:2], words, decode)
 
 
 def start_word(start: int | Cursor) -> str:
@@ -175,7 +150,7 @@ def _new(stream: str, reply: Sequence[Any], command: XReadGroup) -> StreamDelive
     )
 
 
-def look_at_pending(command: weir_commands.DeadLetterEntries) -> ScriptCall:
+def look_at_pending(command: DeadLetterEntries) -> ScriptCall:
     """The pending ones of the entries, to be dead letters. Reply: `Dying`."""
     consumer = command.consumer or ""
     arguments = [command.group, consumer, *map(ids.format, dict.fromkeys(command.ids))]
@@ -215,7 +190,7 @@ def give_back_later(command: XNack) -> ScriptCall:
     return ScriptCall(script("give_back_later", "deferring"), keys, words, decode)
 
 
-def extend(command: weir_commands.Extend) -> ScriptCall:
+def extend(command: Extend) -> ScriptCall:
     """Start the idle time of the consumer's entries anew."""
     # An ID that is named again is extended once.
     words = [command.group, command.consumer, *map(ids.format, dict.fromkeys(command.ids))]
@@ -238,13 +213,13 @@ def find_deferred(command: XPendingRange) -> ScriptCall:
     return ScriptCall(script("pending", "deferring"), stream_keys(command.stream)[:2], words, decode)
 
 
-def give_back(command: weir_commands.GiveBack) -> ScriptCall:
+def give_back(command: GiveBack) -> ScriptCall:
     """Release what the consumer holds of these."""
     words = [command.group, command.consumer, *map(ids.format, command.ids)]
     return ScriptCall(script("give_back"), stream_keys(command.stream)[:1], words, as_it_is)
 
 
-def undo(command: weir_commands.Undo) -> ScriptCall:
+def undo(command: Undo) -> ScriptCall:
     """Undo a delivery that reached no reader, if nothing else has moved the group; else count it less."""
     mark = command.mark
     assert isinstance(mark, BackendMark), "a server made it"
@@ -259,7 +234,7 @@ def undo(command: weir_commands.Undo) -> ScriptCall:
     return ScriptCall(script("undo", "policies"), stream_keys(command.stream)[:1], words, bool)
 
 
-def acknowledge(command: weir_commands.Acknowledge) -> ScriptCall:
+def acknowledge(command: Acknowledge) -> ScriptCall:
     """XACK that says which of the IDs were pending, and which others hold."""
     if command.holders:
         return _acknowledge_held(command)
@@ -271,7 +246,7 @@ def acknowledge(command: weir_commands.Acknowledge) -> ScriptCall:
     return ScriptCall(script("acknowledge", "deferring"), stream_keys(command.stream)[:1], words, decode)
 
 
-def _acknowledge_held(command: weir_commands.Acknowledge) -> ScriptCall:
+def _acknowledge_held(command: Acknowledge) -> ScriptCall:
     words: list[Word] = [command.group]
     named = zip(command.ids, command.holders, strict=True)
     for holder, pairs in groupby(named, itemgetter(1)):

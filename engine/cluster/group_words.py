@@ -8,7 +8,6 @@ may claim it. One that comes back later belongs to `weir:deferred` until then.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from secrets import token_hex
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -44,23 +43,6 @@ def script(
 
 def _entries_read(entries_read: int | None) -> tuple[Word, ...]:
     return () if entries_read is None else ("ENTRIESREAD", entries_read)
-
-
-@sends(types.XGroupCreate)
-def _create(command: types.XGroupCreate, _: WriteOrigin) -> BackendRequest:
-    made = by_script(command.stream, group_scripts.create_group(command, token_hex(8)))
-    return msgspec.structs.replace(made, decode=is_ok)
-
-
-@sends(weir_commands.EnsureGroup)
-def _ensure(command: weir_commands.EnsureGroup, _: WriteOrigin) -> BackendRequest:
-    made = by_script(command.stream, group_scripts.create_group(command, token_hex(8)))
-    return msgspec.structs.replace(made, decode=lambda results: results[0] == 1)
-
-
-@sends(weir_commands.UpdateGroup)
-def _update(command: weir_commands.UpdateGroup, _: WriteOrigin) -> BackendRequest:
-    return by_script(command.stream, group_scripts.update_group(command))
 
 
 @sends(types.XGroupSetId)

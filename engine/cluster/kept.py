@@ -24,16 +24,14 @@ HAD_GROUP: Final = "had_group"
 DURABLE: Final = ("media", "source")
 
 
-def policy_words(policy: Mapping[str, Any]) -> list[Word]:
-    """Changes of a group's policy as `lua/policies.lua` reads them."""
-    changes = [(name, policy[name]) for name in POLICY if name in policy]
-    return [word for name, value in changes for word in (name, _policy_word(value))]
-
-
-def _policy_word(value: Word | bool | None) -> Word:  # noqa: FBT001 - a value of the policy
+def setting_word(name: str, value: Any) -> Word | None:  # noqa: ANN401 - a value of a policy or a retention
+    """A setting as it is kept, None where it is not set."""
+    if name == "archived_up_to":
+        return ids.format(value) if value else None
     if isinstance(value, bool):
-        return 1 if value else ""
-    return "" if value is None else value
+        return 1 if value else None
+    word: Word | None = value
+    return word
 
 
 def policy_fields(group: str) -> list[bytes]:
@@ -57,15 +55,6 @@ def policy_from(values: Sequence[bytes | None]) -> dict[str, Any]:
         },
         "paused": paused is not None,
     }
-
-
-def retention_words(changes: Mapping[str, Any], archived_up_to: int | None) -> list[Word]:
-    """Changes of a retention as `lua/retention.lua` reads them."""
-    words: list[Word] = []
-    for name, value in changes.items():
-        is_set = value if name in FLAGS else value is not None
-        words += [name, int(value) if is_set else ""]
-    return words if archived_up_to is None else [*words, "archived_up_to", ids.format(archived_up_to)]
 
 
 def retention_from(values: Sequence[bytes | None]) -> dict[str, Any]:

@@ -30,7 +30,8 @@ class BackendRequest(msgspec.Struct, frozen=True, kw_only=True):
     `decode` takes the results of all, none of them a refusal. `instead` are replies in the place of refusals,
     by what these begin with; `scripts` are those that the commands name by their digest.
     With `takes_refusals` the results may be refusals, unless nothing ran. A `number` above 0 says that the
-    server does it once, however often it is sent.
+    server does it once, however often it is sent. One that `looks` changes nothing, though it is in the lane
+    of writes, to be in order with them.
 
     While a slot moves, a server runs no script that names several keys of which some are not there. `lighter`
     makes the same without a number, whose key need not be there then, and `may_name_one` says that its script
@@ -45,8 +46,14 @@ class BackendRequest(msgspec.Struct, frozen=True, kw_only=True):
     scripts: Sequence[Script] = ()
     takes_refusals: bool = False
     number: int = 0
+    looks: bool = False
     lighter: Callable[[], "BackendRequest"] | None = None
     may_name_one: bool = False
+
+    @property
+    def changes(self) -> bool:
+        """Whether it may change something."""
+        return self.lane is not Lane.READ and not self.looks
 
     def naming_one_key(self) -> "BackendRequest":
         """As the server takes it that the slot comes to, where the other one has none of its keys: all but

@@ -16,15 +16,13 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from engine import errors, ids
-from engine.cluster.ends import end_from
 from engine.cluster.keys import auxiliary_key, slot_key, slot_of
 from engine.cluster.stored import META_FIELD, words_of
-from engine.commands.types import AutoSequence, IdempotencyKey, NewId, Refs, Trim, XAdd, XDel, XSetId, XTrim
-from engine.commands.weir_commands import AddEach, Close, DescribeEdges, NewLifetime, Publish
+from engine.commands.types import AutoSequence, IdempotencyKey, NewId, Refs, Trim, XAdd, XDel, XTrim
+from engine.commands.weir_commands import AddEach, DescribeEdges, Publish
 from engine.dedup import EPOCH_BYTES_MAX, EPOCH_CHUNKS_MAX
 from engine.entries import is_json
 from engine.errors import EngineError
-from engine.keyspace import CAPS_DEFAULT
 from engine.replies import (
     Added,
     Closed,
@@ -65,7 +63,7 @@ class WriteOrigin(msgspec.Struct, frozen=True):
 
     `primary` identifies the server that will run it, empty where that is not known. `front` is this process,
     `number` counts its requests, of which all up to `settled` have their reply: one sent again is done once.
-    `now_ms` is the time here, `schedules_left` how many more schedules it knows to be room for.
+    `now_ms` is the time here.
     """
 
     generation: str
@@ -74,7 +72,6 @@ class WriteOrigin(msgspec.Struct, frozen=True):
     number: int = 0
     settled: int = 0
     now_ms: int = 0
-    schedules_left: int = 0
 
 
 class ScriptCall(msgspec.Struct, frozen=True):
@@ -106,8 +103,7 @@ EDGES_LOST: Final = 6
 _LIMIT_DEFAULT: Final = 10_000
 
 _GROWING: Final = {
-    *("add", "add_scheduled", "append_durable", "create_durable", "publish"),
-    *("fire_schedule", "fire_schedules", "set_schedule"),
+    *("add", "append_durable", "commit", "create_durable", "fire_schedules", "publish"),
 }
 
 
@@ -148,19 +144,12 @@ _REFUSALS: Final[Mapping[str, Callable[..., EngineError]]] = {
     "has_schedules": lambda stream, count, *end: errors.has_schedules(stream, int(count), *end),
     "idempotency_mismatch": errors.idempotency_mismatch,
     "last_id_mismatch": errors.last_id_mismatch,
-    "lifetime_over": errors.lifetime_over,
     "media_type_differs": errors.media_type_differs,
-    "no_group_for_key": errors.no_group_for_key,
-    "no_schedule": errors.no_schedule,
     "no_stream": errors.no_such_key,
-    "no_stream_of_group": errors.key_required,
     "not_data": errors.not_data,
     "not_durable": errors.not_durable,
     "producer_fenced": lambda producer, epoch: errors.producer_fenced(producer, int(epoch)),
     "producer_gap": lambda producer, *seqs: errors.producer_gap(producer, *map(int, seqs)),
-    "recurring_forbidden": errors.recurring_forbidden,
-    "schedule_exists": errors.schedule_exists,
-    "schedule_gone": errors.schedule_gone,
     "sequence_too_small": errors.writer_seq_too_small,
     "stream_changed": errors.stream_changed,
     "stream_closed": _closed,
@@ -169,12 +158,6 @@ _REFUSALS: Final[Mapping[str, Callable[..., EngineError]]] = {
     "stream_gone": errors.stream_gone,
     "too_large_to_fork": lambda: errors.invalid(f"ERR {_TOO_LARGE_TO_FORK}"),
     "too_long_to_count": lambda entries_max: too_long_to_count(int(entries_max)),
-    "too_many_schedules": lambda most, stream: errors.too_many_schedules(
-        int(most), "stream_schedules_max", stream
-    ),
-    "too_many_schedules_in_all": lambda: errors.too_many_schedules(
-        CAPS_DEFAULT.schedules_max, "schedules_max"
-    ),
     "too_many_chunks": lambda: errors.too_many_chunks(EPOCH_CHUNKS_MAX, EPOCH_BYTES_MAX),
     "trim_guarded": errors.trim_guarded,
 }
@@ -213,30 +196,11 @@ def add_each(command: AddEach, origin: WriteOrigin) -> ScriptCall:
     return add(XAdd(stream=command.stream, bodies=command.bodies), origin, whole=False)
 
 
-def close(command: Close, origin: WriteOrigin) -> ScriptCall:
-    """Close, maybe with entries. Raises EngineError."""
-    stream = command.stream
-    nothing = XAdd(stream=stream, bodies=(), mkstream=False, expected_last_id=command.expected_last_id)
-    call = add(command.add or nothing, origin, end="+!"[command.drops_schedules] + command.reason)
-
-    def decode(reply: Any) -> Closed | Dropped:  # noqa: ANN401 - as the server sent it
-        if reply is None:
-            raise errors.no_such_key(stream)
-        *stored, (last, mark, before, dropped) = checked(reply)
-        end = end_from(stream, mark, ids.parse_canonical(last))
-        assert end is not None, "it is closed by now"
-        added = None if command.add is None else call.decode(stored)
-        closed = Closed(end, added, duplicate=bool(before) if added is None else added.duplicate)
-        return with_dropped(closed, dropped)
-
-    return msgspec.structs.replace(call, decode=decode)
-
-
-def add(command: XAdd, origin: WriteOrigin, *, whole: bool = True, end: str = "") -> ScriptCall:
+def add(command: XAdd, origin: WriteOrigin, *, whole: bool = True) -> ScriptCall:
     """XADD without a producer key. Unless `whole`, the first ones are stored where the IDs do not suffice for
-    all. With an `end`, as `lua/add.lua` has it, the stream ends behind them. Raises EngineError.
+    all. Raises EngineError.
     """
-    words = [*origin_words(origin), int(command.mkstream), int(whole), end, *add_words(command)]
+    words = [*origin_words(origin), int(command.mkstream), int(whole), *add_words(command)]
     keys = stream_keys(command.stream)[: 2 if command.idempotency is None else 4]
     keys += [requests_key(command.stream, origin)] if origin.front else []
     return ScriptCall(adding("add"), keys, words, _decode_added(command.stream))
@@ -387,31 +351,6 @@ def delete_stream(stream: str, expected: str = "", *, drops_schedules: bool = Tr
     return ScriptCall(script_of, keys, [expected, int(drops_schedules)], decode)
 
 
-def ensure_stream(
-    stream: str,
-    generation: str,
-    *,
-    mkstream: bool,
-    expected: str = "",
-    lifetime: NewLifetime | None,
-    changes: Sequence[Word],
-) -> ScriptCall:
-    """Make a stream, or change the one that is as `expected` (kept.py); `changes` are of its retention. The
-    reply is 1 where it was made.
-    """
-    arguments: list[Word] = [generation, int(mkstream), expected, *_lifetime_words(lifetime), *changes]
-    keys = stream_keys(stream)[:2]
-    return ScriptCall(script("ensure_stream", "trimming", "retention"), keys, arguments, _number(stream))
-
-
-def _lifetime_words(lifetime: NewLifetime | None) -> tuple[str, Word]:
-    if lifetime is None:
-        return ("", "")
-    if lifetime.ms is None:
-        return ("PERSIST", "")
-    return ("PEXPIRE" if lifetime.relative else "PEXPIREAT", lifetime.ms)
-
-
 def maintain(stream: str, watched_ms: int, grace_ms: int) -> ScriptCall:
     """What time brings to a stream, whose primary has been the same for `watched_ms`; consumers may be silent
     for `grace_ms` longer than their group says. The reply: 1 where there is more to do, after how many ms the
@@ -449,30 +388,9 @@ def remember(stream: str, key: IdempotencyKey, text: str, *, replace: bool) -> S
     return ScriptCall(script("remember", "answers"), [name, answers, order], words, decode)
 
 
-def _number(stream: str) -> Decode:
-    def decode(reply: Any) -> int:  # noqa: ANN401 - as the server sent it
-        _, number = checked(reply)
-        return int(number)
-
-    return decode
-
-
 def rename(stream: str, target: str, words: Sequence[Word]) -> ScriptCall:
     """RENAME, RENAMENX or COPY: `words` are a generation, the command, and options. Reply: whether it is."""
     return ScriptCall(script("rename"), [*stream_keys(stream), *stream_keys(target)], words, _whether)
-
-
-def set_last_id(command: XSetId) -> ScriptCall:
-    """XSETID. The reply is True."""
-    words: list[Word] = [ids.format(command.last_id)]
-    if command.entries_added is not None or command.max_deleted_id is not None:
-        words += ["ENTRIESADDED", command.entries_added or 0]
-        words += ["MAXDELETEDID", ids.format(command.max_deleted_id or 0)]
-
-    def decode(reply: Any) -> bool:  # noqa: ANN401 - as the server sent it
-        return bool(checked(reply))
-
-    return ScriptCall(script("set_last_id"), stream_keys(command.stream)[:2], words, decode)
 
 
 def change_lifetime(stream: str, words: Sequence[Word]) -> ScriptCall:

@@ -151,11 +151,11 @@ class Sender:
         request = errand.request
         if self._is_between_slots(request, error):
             self._topology.refresh()
-            otherwise = refusal_of(error, writes=request.lane is not Lane.READ)
+            otherwise = refusal_of(error, writes=request.changes)
             self._pause(errand, otherwise, "not_served")
             return True
         # Of several commands some may have run: then only those that change nothing are sent again.
-        if request.lane is not Lane.READ and not all(map(_has_not_run, results)):
+        if request.changes and not all(map(_has_not_run, results)):
             return False
         if error.code == "NOSCRIPT":
             if request.scripts:
@@ -186,7 +186,7 @@ class Sender:
         """Whether a script ended in its midst as its slot moved, and may run again: it changes nothing, or
         keeps its number with the first that it stores.
         """
-        is_repeatable = request.lane is Lane.READ or request.number > 0
+        is_repeatable = not request.changes or request.number > 0
         return self._topology.has_slots and is_repeatable and is_elsewhere(error)
 
     def _redirect(self, errand: _Errand, node: Node, error: ServerError) -> None:
@@ -206,12 +206,12 @@ class Sender:
     def _goes_on_after_loss(self, errand: _Errand, node: Node, lost: ConnectionLostError) -> bool:
         """Sent again are reads, numbered writes, and what was not sent where there is another server now."""
         if lost.may_have_run or errand.lost is not None:
-            may_repeat = errand.request.lane is Lane.READ or errand.request.number > 0
+            may_repeat = not errand.request.changes or errand.request.number > 0
         else:
             may_repeat = self._topology.node_of(errand.request.stream) is not node
         if self._is_closed or not may_repeat or self._loop.time() >= errand.deadline:
             return False
-        if lost.may_have_run and errand.request.lane is not Lane.READ:
+        if lost.may_have_run and errand.request.changes:
             errand.lost = errand.lost or lost
         self._pause(errand, refusal_of(lost, writes=False), "connection_lost")
         return True
@@ -219,7 +219,8 @@ class Sender:
     def _confirm(self, node: Node, errand: _Errand, reply: Any) -> None:  # noqa: ANN401
         """Finish once what was written is as durable as promised."""
         finish = partial(self._end, errand)
-        if errand.request.lane is not Lane.WRITE or isinstance(reply, EngineError) or not self._promises:
+        is_write = errand.request.lane is Lane.WRITE and errand.request.changes
+        if not is_write or isinstance(reply, EngineError) or not self._promises:
             finish(reply)
             return
 
@@ -244,8 +245,8 @@ class Sender:
     def _late(self, errand: _Errand) -> EngineError:
         if errand.is_confirming:
             return not_replicated(self._topology.durability, "the server says nothing")
-        is_write = errand.request.lane is not Lane.READ
-        return unavailable(f"no answer within {self._topology.timeout_s:g} s", is_unknown=is_write)
+        reason = f"no answer within {self._topology.timeout_s:g} s"
+        return unavailable(reason, is_unknown=errand.request.changes)
 
     def _end(self, errand: _Errand, reply: Any) -> None:  # noqa: ANN401 - a reply or EngineError
         """Finish. That it was not done now does not say that it was not done the first time."""
@@ -292,4 +293,4 @@ def _in_place(request: BackendRequest, error: ServerError | ConnectionLostError,
     for beginning, reply in request.instead.items():
         if text.startswith(beginning):
             return reply
-    return refusal_of(error, writes=request.lane is not Lane.READ, in_part=in_part)
+    return refusal_of(error, writes=request.changes, in_part=in_part)

@@ -19,7 +19,6 @@ from engine.cluster.kept import (
     RETENTION,
     description_of,
     retention_from,
-    retention_words,
 )
 from engine.cluster.keys import auxiliary_key
 from engine.cluster.origins import unnumbered
@@ -27,10 +26,10 @@ from engine.cluster.refusals import not_supported
 from engine.cluster.routing import BackendRequest, Decode, Lane
 from engine.cluster.scripts import ScriptCall, WriteOrigin
 from engine.cluster.wire import Word, Words
-from engine.commands import types, weir_commands
+from engine.commands import types
 from engine.commands.base import Command, StreamCommand
-from engine.commands.closing import check_reason
 from engine.commands.expiring import TIME_MS_MAX
+from engine.commands.weir_commands import AddEach, DescribeArchived, DescribeEdges, Publish, PutMetadata
 from engine.replies import Archived, Dropped, Entries, StreamDetail, StreamInfo, StreamUse
 
 C = TypeVar("C", bound=Command)
@@ -117,18 +116,12 @@ def check_add(command: types.XAdd) -> None:
         _check_refs(command.trim)
 
 
-@sends(weir_commands.Close)
-def _close(command: weir_commands.Close, origin: WriteOrigin) -> BackendRequest:
-    check_reason(command.reason)
-    return numbered(by_script(command.stream, scripts.close(command, origin)), origin)
-
-
-@sends(weir_commands.AddEach)
-def _add_each(command: weir_commands.AddEach, origin: WriteOrigin) -> BackendRequest:
+@sends(AddEach)
+def _add_each(command: AddEach, origin: WriteOrigin) -> BackendRequest:
     return _adding(command.stream, lambda of: scripts.add_each(command, of), origin)
 
 
-def publish(command: weir_commands.Publish, origin: WriteOrigin, *, has_slots: bool) -> BackendRequest:
+def publish(command: Publish, origin: WriteOrigin, *, has_slots: bool) -> BackendRequest:
     """Publish over several streams, which need one slot where a backend `has_slots`. Raises EngineError."""
     first = command.parts[0].stream
     return _adding(first, lambda of: scripts.publish(command, of, has_slots=has_slots), origin)
@@ -178,8 +171,8 @@ def join(requests: Sequence[BackendRequest]) -> BackendRequest:
 # --- beside the streams
 
 
-@sends(weir_commands.PutMetadata)
-def _put_metadata(command: weir_commands.PutMetadata, _: WriteOrigin) -> BackendRequest:
+@sends(PutMetadata)
+def _put_metadata(command: PutMetadata, _: WriteOrigin) -> BackendRequest:
     change: Words = (
         ("HSET", METADATA_KEY, command.name, command.value)
         if command.value
@@ -275,8 +268,8 @@ def _xrange(command: types.XRange, _: WriteOrigin) -> BackendRequest:
     return msgspec.structs.replace(look, commands=[*look.commands, [*between, *bound]], decode=decode_both)
 
 
-@sends(weir_commands.DescribeEdges)
-def edges(command: weir_commands.DescribeEdges, _: WriteOrigin) -> BackendRequest:
+@sends(DescribeEdges)
+def edges(command: DescribeEdges, _: WriteOrigin) -> BackendRequest:
     """Where the stream begins and ends."""
     return by_script(command.stream, scripts.describe_edges(command, token_hex(8)), Lane.READ)
 
@@ -300,7 +293,7 @@ def _xinfo_stream(command: types.XInfoStream, _: WriteOrigin) -> BackendRequest:
 
 def describe_stream(name: str, *, is_use: bool) -> BackendRequest:
     """XINFO STREAM; a list of streams `is_use` of none."""
-    call = scripts.describe_edges(weir_commands.DescribeEdges(stream=name), token_hex(8), is_use=is_use)
+    call = scripts.describe_edges(DescribeEdges(stream=name), token_hex(8), is_use=is_use)
     look = by_script(name, call, Lane.READ)
     commands: list[Words] = [("XINFO", "STREAM", name), *_beside(name), *look.commands]
 
@@ -311,11 +304,11 @@ def describe_stream(name: str, *, is_use: bool) -> BackendRequest:
     return msgspec.structs.replace(look, commands=commands, decode=decode)
 
 
-@sends(weir_commands.DescribeArchived)
-def _describe_archived(command: weir_commands.DescribeArchived, _: WriteOrigin) -> BackendRequest:
+@sends(DescribeArchived)
+def _describe_archived(command: DescribeArchived, _: WriteOrigin) -> BackendRequest:
     """A server keeps no list of deleted entries."""
     name = command.stream
-    look = edges(weir_commands.DescribeEdges(stream=name), unnumbered())
+    look = edges(DescribeEdges(stream=name), unnumbered())
     kept: Words = ("HMGET", auxiliary_key(name, "m"), *RETENTION)
 
     def decode(results: Sequence[Any]) -> Archived | None:
@@ -344,7 +337,7 @@ def _describe_use(command: types.DescribeUse, _: WriteOrigin) -> BackendRequest:
 @sends(types.XInfoStreamFull)
 def _xinfo_full(command: types.XInfoStreamFull, _: WriteOrigin) -> BackendRequest:
     name, count = command.stream, 0 if command.count is None else command.count
-    look = edges(weir_commands.DescribeEdges(stream=name), unnumbered())
+    look = edges(DescribeEdges(stream=name), unnumbered())
     commands: list[Words] = [
         ("XINFO", "STREAM", name, "FULL", "COUNT", count),
         *_beside(name),
@@ -367,38 +360,6 @@ def _xinfo_full(command: types.XInfoStreamFull, _: WriteOrigin) -> BackendReques
 
 
 # --- streams
-
-
-@sends(types.XSetId)
-def _xsetid(command: types.XSetId, _: WriteOrigin) -> BackendRequest:
-    return by_script(command.stream, scripts.set_last_id(command))
-
-
-@sends(weir_commands.EnsureStream)
-def _ensure_stream(command: weir_commands.EnsureStream, origin: WriteOrigin) -> BackendRequest:
-    call = scripts.ensure_stream(
-        command.stream,
-        origin.generation,
-        mkstream=True,
-        lifetime=command.lifetime,
-        changes=retention_words(command.retention._asdict(), None),
-    )
-    made = by_script(command.stream, call)
-    return msgspec.structs.replace(made, decode=lambda results: bool(call.decode(results[0])))
-
-
-@sends(weir_commands.UpdateStream)
-def _update_stream(command: weir_commands.UpdateStream, origin: WriteOrigin) -> BackendRequest:
-    call = scripts.ensure_stream(
-        command.stream,
-        origin.generation,
-        mkstream=False,
-        expected=description_of(command.expected),
-        lifetime=command.lifetime,
-        changes=retention_words(command.retention, command.archived_up_to),
-    )
-    changed = by_script(command.stream, call)
-    return msgspec.structs.replace(changed, decode=lambda results: call.decode(results[0]) == 0)
 
 
 @sends(types.Delete)

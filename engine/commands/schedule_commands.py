@@ -55,14 +55,15 @@ class AddScheduled(StreamCommand, frozen=True, kw_only=True):
     With `cancel_required` a schedule that is not there any more refuses everything.
     """
 
-    needs: ClassVar[MemoryNeed] = MemoryNeed.ADDS
-
     add: XAdd | None = None
     later: Sequence[NewSchedule] = ()
     cancel: str | None = None
     cancel_required: bool = False
     mkstream: bool = True
     recurring: bool = True
+
+    def memory_need(self, keyspace: Keyspace) -> MemoryNeed:
+        return MemoryNeed.NONE if self.add is None and not self.later else MemoryNeed.ADDS
 
     def entry_bytes(self) -> int:
         added_bytes = 0 if self.add is None else self.add.entry_bytes()

@@ -48,7 +48,7 @@ class Schedule(msgspec.Struct, frozen=True, gc=False):
 class StreamSchedules(StreamPart):
     """The schedules of one stream."""
 
-    __slots__ = ("_by_name", "_crowds", "_names", "_times", "bytes")
+    __slots__ = ("_by_name", "_crowds", "_names", "_times", "bytes", "others")
     rank = 60
     ends_with_stream = True
 
@@ -63,9 +63,11 @@ class StreamSchedules(StreamPart):
         self._crowds: dict[int, SortedNames] = {}
         # How much memory they take.
         self.bytes = 0
+        # Those that a backend has beside these.
+        self.others = 0
 
     def __len__(self) -> int:
-        return len(self._by_name)
+        return len(self._by_name) + self.others
 
     def get(self, name: str) -> Schedule | None:
         """The schedule of that name."""

@@ -42,6 +42,7 @@ WAYS: Final[dict[str, tuple[tuple[str, str, Any], Sequence[str]]]] = {
         ("DELETE", f"{G}/consumers/c?pending=drop", None),
         ("XGROUP", "DELCONSUMER", "s", "g", "c"),
     ),
+    "resume a group": (("PATCH", G, {"paused": False}), ("WEIR.RESUME", "s", "g")),
     "cancel a schedule": (("DELETE", f"{S}/schedules/later", None), ("WEIR.SCHEDULE", "DEL", "s", "later")),
     "delete a stream": (("DELETE", f"{S}?schedules=drop", None), ("DEL", "s")),
     "delete a stream of Durable Streams": (("DELETE", "/v1/stream/d", None), ("DEL", "d")),

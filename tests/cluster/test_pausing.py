@@ -16,7 +16,7 @@ from engine.protocol import Call
 from engine.read_handle import ReadHandle
 from engine.replies import AutoClaimed, Claimed, GroupInfo, GroupRead, Measured
 from tests.cluster.clusters import server_words
-from tests.cluster.engines import opened, refused
+from tests.cluster.engines import opened
 from tests.cluster.servers import Backend, BackendServer
 from tests.engine.asking import reply_to
 from tests.fronts.processes import call
@@ -182,13 +182,6 @@ async def test_it_follows_a_rename_and_a_copy_and_goes_with_the_group(engine: Cl
     anew = await reply_to(engine, DescribeGroup(stream=COPIED, group="g"))
     assert isinstance(anew, GroupInfo)
     assert not anew.paused
-
-
-@pytest.mark.parametrize("paused", [True, False])
-async def test_a_missing_group_cannot_be_paused(engine: ClusterEngine, paused: bool) -> None:  # noqa: FBT001 - a parameter
-    await hand_out(engine)
-    change = UpdateGroup(stream=S, group="x", policy={"paused": paused})
-    assert (await refused(engine, change)).redis == f"NOGROUP No such consumer group 'x' for key name '{S}'"
 
 
 @pytest.mark.no_cover

@@ -110,12 +110,10 @@ async def test_a_write_whose_reply_was_lost_is_done_once(server: BackendServer, 
 async def test_a_schedule_is_set_and_fired_once(server: BackendServer) -> None:
     """Replies that say so were lost."""
     async with opened(server) as (engine, link):
-        link.done = b"set"
         link.losing = 1
         made = await reply_to(engine, SetSchedule(stream="s", schedule=LATER, only_new=True))
         assert isinstance(made, ScheduleSet)
         assert (made.created, link.lost) == (True, 1)
-        link.done = b"added"
         link.losing = 1
         fired = await reply_to(engine, FireSchedule(stream="s", name="later"))
         assert isinstance(fired, Added)

@@ -10,11 +10,15 @@ from engine.cluster import scripts
 from engine.cluster.replication import BackendDurability, GroupCommit, parse_durability
 from engine.cluster.scripts import WriteOrigin
 from engine.cluster.wire import Address, ConnectionLostError, ServerAccess, ServerConnection, Words
-from engine.commands.types import IdempotencyKey, XAdd
+from engine.commands.types import Delete, IdempotencyKey, XAdd
+from engine.commands.weir_commands import EnsureStream
+from tests.cluster.engines import opened, refused
 from tests.cluster.servers import BackendServer
+from tests.engine.asking import reply_to
 
 TIMEOUT_S = 5.0
 WAIT_MS = 1_000
+DELETE = Delete(streams=["s"])
 
 
 class Writer:
@@ -160,26 +164,19 @@ async def test_a_repeated_request_is_confirmed_as_the_first_one(
     await writer.close()
 
 
-@pytest.mark.parametrize("name", ["delete", "ensure"])
 async def test_what_is_found_done_is_confirmed_as_the_first_one(
-    pair: tuple[BackendServer, BackendServer], name: str
+    pair: tuple[BackendServer, BackendServer],
 ) -> None:
     """A stream that is gone, or there: over a connection that wrote nothing before."""
     primary, replica = pair
-    ensure = scripts.ensure_stream("s", "0" * 16, mkstream=True, lifetime=None, changes=[])
-    call = ensure if name == "ensure" else scripts.delete_stream("s")
-    words = call.script.words_with_text(call.words)
-    if name == "delete":
-        primary.call("XADD", "s", "*", "a", "1")
-        primary.call("WAIT", 1, WAIT_MS)
-    replica.pause()
-    primary.call(*words)
-    writer = Writer(primary, "replicated:1")
-    assert (await writer.write(words)).code == "not_replicated"
-    replica.resume()
-    assert await writer.write(words) is None
-    assert replica.call("EXISTS", "s") == int(name == "ensure")
-    await writer.close()
+    async with opened(primary, durability="replicated:1") as engine:
+        for first, command in (("XADD s * a 1", EnsureStream(stream="s")), ("DEL s", DELETE)):
+            replica.pause()
+            primary.call(*first.split())
+            assert (await refused(engine, command)).code == "not_replicated"
+            replica.resume()
+            assert not await reply_to(engine, command)
+            assert replica.call("EXISTS", "s") == int(command is not DELETE)
 
 
 async def test_syncs_are_waited_for_where_the_server_can(pair: tuple[BackendServer, BackendServer]) -> None:

@@ -47,16 +47,6 @@ PAUSED: Final[Sequence[Sequence[str]]] = [
     ("XREADGROUP", "GROUP", "g", "b", "CLAIM", "9999999", "STREAMS", "p", ">"),
     ("WEIR.PAUSE", "none", "g"),
     ("WEIR.PAUSE", "p", "none"),
-    ("WEIR.SCHEDULE", "SET", "p", "a", "EVERY", "60000", "FIELDS", "n", "1"),
-    ("WEIR.SCHEDULE", "SET", "p", "b", "AT", "1900000000000", "FIELDS", "n", "1"),
-    ("WEIR.SCHEDULE", "LIST", "p", "BY", "NAME"),
-    ("WEIR.SCHEDULE", "DEL", "p", "a"),
-    ("WEIR.SCHEDULE", "DEL", "p", "a", "RECURRING"),
-    ("WEIR.SCHEDULE", "GET", "p", "a"),
-    ("WEIR.SCHEDULE", "GET", "none", "a"),
-    ("WEIR.CLOSE", "p"),
-    ("WEIR.CLOSE", "p", "SCHEDULES", "DROP"),
-    ("WEIR.SCHEDULE", "SET", "p", "b", "AT", "1900000000000", "FIELDS", "n", "1"),
 ]
 # Times at the edges of what there may be, for a stream that is there and for one that is not.
 LIFETIMES: Final[Sequence[Sequence[str]]] = [

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from engine import Engine, EngineError, SystemClock, entries
-from engine.cluster import gathering, words
+from engine.cluster import gathering, shadow, words
 from engine.commands.base import Command, StreamCommand
 from engine.commands.registry import RUN
 from engine.commands.schedule_commands import NewSchedule
@@ -55,7 +55,7 @@ KINDS: Final = sorted(
         kind
         for kind in RUN
         if issubclass(kind, StreamCommand)
-        and (kind in words._MAKERS or kind in gathering._GATHERERS)  # noqa: SLF001 - all that there are
+        and (kind in words._MAKERS or kind in gathering._GATHERERS or kind in shadow.KINDS)  # noqa: SLF001 - all of them
         and kind.__name__ not in LEFT_OUT
     ),
     key=lambda kind: kind.__name__,

@@ -3,34 +3,30 @@
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
-from engine import EngineError, SystemClock, entries, errors
+from engine import SystemClock, entries, errors
 from engine.cluster import ClusterEngine
 from engine.cluster.keys import auxiliary_key
 from engine.cluster.routing import BackendRequest
 from engine.cluster.schedule_words import fire_due
 from engine.commands import schedule_commands
 from engine.commands.base import Command
-from engine.commands.durable_commands import AppendDurable, CreateDurable
-from engine.commands.types import Copy, Delete, Expire, IdempotencyKey, Rename, XAdd, XInfoStream, XRange
+from engine.commands.types import Copy, Delete, Expire, Rename, XAdd, XRange
 from engine.commands.weir_commands import Close
 from engine.ids import ID_MAX
 from engine.keyspace import CAPS_DEFAULT
 from engine.recurrence import Rule
 from engine.replies import (
-    Added,
-    AddedScheduled,
     Dropped,
     Entries,
     ScheduleInfo,
     SchedulePage,
     ScheduleSet,
-    StreamInfo,
 )
 from tests.cluster.engines import opened, refused
 from tests.cluster.servers import Backend, BackendServer
@@ -139,22 +135,6 @@ async def test_what_changed_meanwhile_is_not_appended(backend: Backend, engine: 
     assert await values(engine) == ["c"]
 
 
-async def test_the_same_definition_keeps_its_next_time(engine: ClusterEngine) -> None:
-    first = await reply_to(engine, setting("tick", every_ms=60_000))
-    again = await reply_to(engine, setting("tick", every_ms=60_000))
-    other = await reply_to(engine, setting("tick", every_ms=61_000))
-    assert isinstance(first, ScheduleSet)
-    assert isinstance(again, ScheduleSet)
-    assert isinstance(other, ScheduleSet)
-    assert (first.created, first.changed) == (True, True)
-    assert again == ScheduleSet(first.schedule, created=False, changed=False)
-    assert (other.created, other.changed) == (False, True)
-    assert await reply_to(engine, schedule_commands.DescribeSchedule(stream=S, name="tick")) == other.schedule
-    at_ms = first.schedule.at_ms
-    moved = [await reply_to(engine, setting("once", at_ms=at_ms + n)) for n in (0, 0, 1)]
-    assert [one.changed for one in moved if isinstance(one, ScheduleSet)] == [True, False, True]
-
-
 async def test_an_entry_comes_back_as_it_was_given(engine: ClusterEngine) -> None:
     """With line feeds, bytes of zero and metadata; and it is appended so."""
     given = entries.with_meta(entries.body([("a\n", "1\n2"), ("b", b"\0\xff")]), {"k": "v\n"})
@@ -178,61 +158,6 @@ async def test_an_entry_comes_back_as_it_was_given(engine: ClusterEngine) -> Non
 
 def due_now(schedule: schedule_commands.NewSchedule) -> schedule_commands.NewSchedule:
     return schedule_commands.NewSchedule(schedule.name, schedule.body, Rule(in_ms=0))
-
-
-async def test_all_or_nothing_of_a_publication(engine: ClusterEngine) -> None:
-    """A schedule that has run refuses the entries, and those for later."""
-    await reply_to(engine, setting("timeout", in_ms=60_000))
-    paid = schedule_commands.AddScheduled(
-        stream=S,
-        add=XAdd(stream=S, bodies=[body("paid")]),
-        later=[schedule_commands.NewSchedule("thanks", body("thanks"), Rule(in_ms=60_000))],
-        cancel="timeout",
-        cancel_required=True,
-    )
-    done = await reply_to(engine, paid)
-    assert isinstance(done, AddedScheduled)
-    assert done.added is not None
-    assert (len(done.added.ids), done.cancelled, [name for name, _ in done.scheduled]) == (
-        1,
-        True,
-        ["thanks"],
-    )
-    await reply_to(engine, schedule_commands.CancelSchedule(stream=S, name="thanks"))
-    refusal = await refused(engine, paid)
-    assert refusal.code == "schedule_gone"
-    assert (await values(engine), await names(engine)) == (["paid"], [])
-
-
-async def test_a_publication_says_what_recurred_of_that_it_has_ended(engine: ClusterEngine) -> None:
-    for name in ("a", "b", "c"):
-        await reply_to(engine, setting(name, every_ms=60_000))
-
-    async def recurred(*names: str, cancel: str) -> Sequence[str]:
-        each = [schedule_commands.NewSchedule(name, body(name), Rule(in_ms=60_000)) for name in names]
-        done = await reply_to(engine, schedule_commands.AddScheduled(stream=S, later=each, cancel=cancel))
-        assert isinstance(done, AddedScheduled)
-        assert done.cancelled is (cancel in ("a", "c") and bool(done.recurring))
-        return done.recurring
-
-    assert await recurred("b", "d", cancel="a") == ["a", "b"]
-    assert await recurred("b", "d", cancel="a") == []
-    assert await recurred("c", cancel="c") == ["c"]
-
-
-async def test_a_key_is_one_for_both_ways_to_publish(engine: ClusterEngine) -> None:
-    """A repetition cancels nothing any more, and says so."""
-    for turn in range(2):
-        add = XAdd(stream=S, bodies=[body("a")], idempotency=IdempotencyKey(f"k{turn}", b"d"))
-        await reply_to(engine, setting("timeout", in_ms=60_000))
-        ways = (add, schedule_commands.AddScheduled(stream=S, add=add, cancel="timeout"))
-        one, other = [await reply_to(engine, way) for way in ways[:: 1 - 2 * turn]]
-        first = one.added if isinstance(one, AddedScheduled) else one
-        again = other.added if isinstance(other, AddedScheduled) else other
-        assert isinstance(first, Added)
-        assert isinstance(again, Added)
-        assert (first.ids, first.duplicate, again.duplicate) == (again.ids, False, True)
-        assert await names(engine) == ([] if turn else ["timeout"])
 
 
 async def test_another_program_that_deletes_the_stream_deletes_them(
@@ -263,48 +188,6 @@ async def test_a_rename_takes_them_along_and_a_copy_has_none(engine: ClusterEngi
     assert (await names(engine, OTHER), await names(engine)) == ([], ["a"])
     await reply_to(engine, Rename(stream=S, target=OTHER))
     assert await until_there_are(engine, 1, OTHER) == ["a"]
-
-
-async def test_a_single_run_in_the_place_of_what_recurs_is_said(engine: ClusterEngine) -> None:
-    """It takes another right, and is audited."""
-    found = []
-    for wanted in (setting("a", every_ms=60_000), setting("a", in_ms=60_000), setting("a", in_ms=90_000)):
-        made = await reply_to(engine, wanted)
-        assert isinstance(made, ScheduleSet)
-        found.append(made.replaced_recurring)
-    assert found == [False, True, False]
-
-
-async def test_a_stream_is_closed_only_without_them(engine: ClusterEngine) -> None:
-    """Repeating the close is not refused; nothing is set in a closed stream."""
-    await reply_to(engine, setting("a", in_ms=60_000))
-    closing = Close(stream=S, add=XAdd(stream=S, bodies=[body("end")]))
-    refusal = await refused(engine, closing)
-    assert (refusal.code, refusal.members["schedules"]) == ("has_schedules", 1)
-    assert await values(engine) == []
-    await reply_to(engine, Close(stream=S, add=closing.add, drops_schedules=True))
-    await reply_to(engine, Close(stream=S))
-    assert (await values(engine), await names(engine)) == (["end"], [])
-    assert (await refused(engine, setting("b", in_ms=1))).code == "stream_closed"
-
-
-async def test_a_stream_is_deleted_only_without_them(engine: ClusterEngine) -> None:
-    """Where that is asked for. Nothing has changed then; a stream that is not as it was seen comes first."""
-    await reply_to(engine, setting("a", in_ms=60_000))
-    seen = await reply_to(engine, XInfoStream(stream=S))
-    assert isinstance(seen, StreamInfo)
-    assert seen.schedules == 1
-    delete = Delete(streams=[S], drops_schedules=False)
-    refusal = await refused(engine, delete)
-    assert (refusal.code, refusal.members["schedules"]) == ("has_schedules", 1)
-    assert refusal.detail == errors.has_schedules(S, 1, "delete").detail
-    await reply_to(engine, setting("b", in_ms=60_000))
-    changed = Delete(streams=[S], drops_schedules=False, expected=seen)
-    assert (await refused(engine, changed)).code == "precondition_failed"
-    assert await names(engine) == ["a", "b"]
-    for name in "ab":
-        await reply_to(engine, schedule_commands.CancelSchedule(stream=S, name=name))
-    assert await reply_to(engine, delete) == 1
 
 
 ENDS: Final[Mapping[str, Command]] = {
@@ -341,17 +224,6 @@ async def test_what_goes_with_a_stream_that_others_end_is_counted_by_a_round(
     await until_async(lambda: engine.figures().schedules_dropped == 2)
     if again:
         assert await names(engine) == []
-
-
-async def test_a_durable_stream_ends_only_without_them(engine: ClusterEngine) -> None:
-    """And takes entries of its kind alone."""
-    await reply_to(engine, CreateDurable(stream=S, media="application/json", config=b"c"))
-    refusal = await refused(engine, setting("a", in_ms=60_000))
-    assert refusal.redis == errors.not_data("application/json").redis
-    wanted = schedule_commands.NewSchedule("a", entries.body([("data", "1")]), Rule(in_ms=60_000))
-    await reply_to(engine, schedule_commands.SetSchedule(stream=S, schedule=wanted))
-    append = AppendDurable(stream=S, kind="application/json", bodies=[], closes=True)
-    assert (await refused(engine, append)).code == "has_schedules"
 
 
 async def test_pages_go_on_in_the_midst_of_one_time(engine: ClusterEngine) -> None:
@@ -477,14 +349,3 @@ def test_none_is_lost_and_none_comes_twice_as_gateways_are_killed(
         assert not own_server.call("EXISTS", auxiliary_key("s", "s"))
     rows = own_server.call("XRANGE", "s", "-", "+")
     assert Counter(fields[1].decode() for _, fields in rows) == wanted
-
-
-async def test_errors_are_those_of_the_embedded_engine(engine: ClusterEngine) -> None:
-    """Of names that are not there, and of rights."""
-    assert (await refused(engine, schedule_commands.CancelSchedule(stream=S, name="a"))).code == "no_stream"
-    await reply_to(engine, setting("tick", every_ms=60_000))
-    unknown: EngineError = await refused(engine, schedule_commands.CancelSchedule(stream=S, name="a"))
-    assert (unknown.code, unknown.members["schedule"]) == ("no_schedule", "a")
-    cancel = schedule_commands.CancelSchedule(stream=S, name="tick", recurring=False)
-    assert (await refused(engine, cancel)).code == "forbidden"
-    assert await names(engine) == ["tick"]

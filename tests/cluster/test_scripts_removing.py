@@ -6,13 +6,12 @@ from itertools import product
 from typing import Final
 
 import pytest
-from redis.exceptions import ResponseError
 
 from engine import entries, ids
 from engine.cluster import scripts
 from engine.cluster.keys import auxiliary_key
 from engine.cluster.scripts import ScriptCall, WriteOrigin
-from engine.commands.types import Cursor, Trim, XAck, XAdd, XDel, XGroupCreate, XReadGroup, XSetId, XTrim
+from engine.commands.types import Cursor, Trim, XAck, XAdd, XDel, XGroupCreate, XReadGroup, XTrim
 from engine.commands.weir_commands import DescribeEdges
 from engine.replies import Edges
 from tests.cluster.beside import GENERATION, Beside
@@ -166,28 +165,6 @@ def test_what_would_take_too_long_to_count_is_refused(beside: Beside) -> None:
     assert beside.server.call("XLEN", "s") == 50_006
     counted = Trim(maxlen=25_000, count_pending=True)
     assert beside.there(make, XTrim(stream="s", trim=counted)).deleted == 25_006
-
-
-@pytest.mark.parametrize("added", [None, 9])
-def test_setting_the_last_id_back_lowers_what_a_reader_has_missed(beside: Beside, added: int | None) -> None:
-    """What gets an ID below those that were removed was not removed."""
-    trim(beside, maxlen=0)
-    wanted = ids.make(2, 0)
-    command = XSetId(stream="s", last_id=wanted, entries_added=added)
-    assert beside.both(lambda given, _: scripts.set_last_id(given), command) is True
-    check(beside)
-    beside.add(XAdd(stream="s", bodies=[BODY] * 2, ids=[ids.make(3, 0), ids.make(4, 0)]))
-    check(beside)
-    found = edges(beside)
-    assert found is not None
-    assert found.removed_upto == wanted
-
-
-def test_an_id_that_cannot_be_the_last_is_refused_as_by_the_server(beside: Beside) -> None:
-    call = scripts.set_last_id(XSetId(stream="s", last_id=ids.make(5, 1)))
-    with pytest.raises(ResponseError) as refused:
-        beside.raw(call)
-    assert str(refused.value) == "The ID specified in XSETID is smaller than the target stream top item"
 
 
 # Around the ends of nodes.

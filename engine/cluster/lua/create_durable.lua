@@ -1,7 +1,7 @@
--- Create a stream of Durable Streams, or find one that was created alike.
--- KEYS: stream, meta, answers, order, requests; of a fork the source and its meta
+-- Create a fork of a stream of Durable Streams, or find a stream that was created alike.
+-- KEYS: stream, meta, answers, order, requests, the source and its meta
 -- ARGV: generation, primary, number and settled of the request ('' for none), media, kind, config, ttl_ms, expires_at_ms
---       (both '' for none), whether it closes, where a fork begins ('' for the end), how much beyond, and of which
+--       (both '' for none), whether it closes, where the fork begins ('' for the end), how much beyond, and of which
 --       generation of its source that is ('' for any), count, entries
 local stream, meta = KEYS[1], KEYS[2]
 local number, media, kind, config = ARGV[3], ARGV[5], ARGV[6], ARGV[7]
@@ -10,7 +10,6 @@ local part = {
   stream = stream, meta = meta, answers = KEYS[3], order = KEYS[4], expected = '',
   whole = true, form = 'json', count = tonumber(ARGV[14]), at = 15,
 }
-local fork
 
 -- What it is, as `edges.lua` has it, its media type and whether it is closed.
 local function described(word)
@@ -39,30 +38,24 @@ end
 if known.forks then
   return refuse('stream_exists', stream)
 end
-if KEYS[6] then
-  local refused
-  fork, refused = fork_from(KEYS[6], KEYS[7], kind, ARGV[11], tonumber(ARGV[12]), ARGV[13])
-  if refused then
-    return refused
-  end
-  if media == '' then
-    media, kind = fork.media, fork.kind
-  end
-  if ttl_ms == '' and expires_at_ms == '' then
-    ttl_ms, expires_at_ms = fork.ttl_ms, fork.expires_at_ms
-  end
+local fork, refused = fork_from(KEYS[6], KEYS[7], kind, ARGV[11], tonumber(ARGV[12]), ARGV[13])
+if refused then
+  return refused
+end
+if media == '' then
+  media, kind = fork.media, fork.kind
+end
+if ttl_ms == '' and expires_at_ms == '' then
+  ttl_ms, expires_at_ms = fork.ttl_ms, fork.expires_at_ms
 end
 local at_ms = time_for_ids(part, ARGV[2])
-if fork and part.count > 0 and halves(fork.upto) == HALF_MAX then
+if part.count > 0 and halves(fork.upto) == HALF_MAX then
   return refuse('stream_exhausted', fork.upto)
-elseif fork then
-  make_fork(part, fork, ARGV[1])
-else
-  make_stream(stream, ARGV[1], meta)
 end
+make_fork(part, fork, ARGV[1])
 redis.call('HSET', meta, 'media', media, 'kind', kind, 'config', config)
 if part.count > 0 then
-  local refused = check_part(part, at_ms)
+  refused = check_part(part, at_ms)
   assert(not refused, 'the IDs behind it were looked at')
   store_part(part, ARGV[1])
 end

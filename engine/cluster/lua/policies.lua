@@ -28,29 +28,6 @@ local function within(info, entries_read)
   return string.format('%.0f', math.min(info and info['entries-added'] or 0, entries_read))
 end
 
--- Changes are pairs of a name and a value among the arguments, from the `first` on, '' for none; with `anew` what is
--- not among them goes. Fields go last: the key may go with them. Returns by name whether it is set now.
-local function set_policy(meta, group, first, anew)
-  local kept, going = {}, {}
-  for i = first, #ARGV, 2 do
-    kept[ARGV[i]] = ARGV[i + 1] ~= ''
-    if kept[ARGV[i]] then
-      redis.call('HSET', meta, ARGV[i] .. '/' .. group, ARGV[i + 1])
-    elseif not anew then
-      going[#going + 1] = ARGV[i] .. '/' .. group
-    end
-  end
-  for _, name in ipairs(anew and POLICY or {}) do
-    if not kept[name] then
-      going[#going + 1] = name .. '/' .. group
-    end
-  end
-  if #going > 0 then
-    redis.call('HDEL', meta, unpack(going))
-  end
-  return kept
-end
-
 -- The most deliveries of an entry, math.huge for any number; beyond them it is due to be a dead letter.
 local function deliveries_max(policy)
   return policy.dead_letter_stream and tonumber(policy.max_deliveries) or math.huge

@@ -216,22 +216,6 @@ local function enforce(stream, meta, exact)
   return kept.max_bytes and enforce_bytes(stream, meta, kept, exact) or has_more or false
 end
 
--- Changes are pairs of a name and a value among the arguments, from the `first` on, '' for none.
-local function set_retention(meta, first)
-  local max_bytes = redis.call('HGET', meta, 'max_bytes')
-  for i = first, #ARGV, 2 do
-    if ARGV[i + 1] == '' then
-      redis.call('HDEL', meta, ARGV[i])
-    else
-      redis.call('HSET', meta, ARGV[i], ARGV[i + 1])
-    end
-  end
-  -- The parts are as large as a 64th of the limit.
-  if redis.call('HGET', meta, 'max_bytes') ~= max_bytes then
-    redis.call('HDEL', meta, 'o', 'z')
-  end
-end
-
 -- The stream as it is, as one text (kept.py), to be compared with what a client has seen.
 local function described(stream, meta, info)
   local known = metadata(meta, 'r', 'b', 'g', 'c')

@@ -45,30 +45,6 @@ local function next_schedule(meta)
   return not first.err and first[2] and first[2] - clock_ms() or nil
 end
 
--- A time, or '+' and for how long from now.
-local function time_of(asked)
-  local delay_ms = string.match(asked, '^%+(%d+)$')
-  return delay_ms and string.format('%.0f', clock_ms() + delay_ms) or asked
-end
-
--- Why there is no room for `count` more of this form: `most` in the stream, `left` more in all. nil where
--- there is.
-local function refuse_schedules(stream, meta, info, form, count, most, left)
-  local known = info and metadata(meta, 'c', 'kind') or {}
-  if known.c then
-    return refuse_closed(stream, meta, info, known.c)
-  elseif known.kind and not takes(known.kind, form) then
-    return refuse('not_data', known.kind)
-  end
-  if info and count > 0 and redis.call('HLEN', beside(meta, 's')) + count > tonumber(most) then
-    return refuse('too_many_schedules', most, stream)
-  end
-  if count > 0 and count > tonumber(left) then
-    return refuse('too_many_schedules_in_all')
-  end
-  return nil
-end
-
 -- Their entries, as `adding.lua` takes a part. The stream is there, so it takes what it took when they were set.
 local function part_of(keys, schedules)
   local words = {}
