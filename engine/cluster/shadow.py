@@ -38,7 +38,7 @@ from engine.commands.types import Delete, XAdd, XGroupCreate, XSetId
 from engine.commands.weir_commands import AddEach, Close, EnsureGroup, EnsureStream, UpdateGroup, UpdateStream
 from engine.errors import EngineError
 from engine.groups import POLICY_DEFAULT, Policy
-from engine.parts import closing, durable, keeping, schedules
+from engine.parts import closing, durable, idempotence, keeping, schedules
 from engine.record import Record
 from engine.records.changes import (
     Append,
@@ -47,7 +47,6 @@ from engine.records.changes import (
     LimitAge,
     MoveGroup,
     PauseGroup,
-    RememberAnswer,
     SetCounters,
     SetLifetime,
     SetPolicy,
@@ -191,7 +190,7 @@ class _Head:
             elif kind == "answer" and value:
                 at, size, rest = value.split(b" ", 2)
                 given = scripts.ids_of(rest[int(size) :])
-                yield RememberAnswer(stream, name, rest[: int(size)], given, int(at))
+                yield idempotence.RememberAnswer(stream, name, rest[: int(size)], given, int(at))
             elif kind == "lifetime":
                 yield SetLifetime(stream, int(value) if int(value) > 0 else None)
                 yield keeping.Describe(stream, **kept.retention_from([*map(self.field, kept.RETENTION)]))
@@ -284,7 +283,7 @@ _WRITE: Final[Mapping[type[Record], Callable[[Any, _Head, Any], Iterable[Operati
     LimitAge: _ruled,
     MoveGroup: _placed,
     PauseGroup: _ruled,
-    RememberAnswer: lambda _, __, record: [("answer", record.key, record.digest)],
+    idempotence.RememberAnswer: lambda _, __, record: [("answer", record.key, record.digest)],
     SetCounters: _counted,
     SetLifetime: _lived,
     SetPolicy: _ruled,
