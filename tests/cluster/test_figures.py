@@ -32,7 +32,7 @@ def cluster(tmp_path: Path) -> Iterator[BackendCluster]:
 
 
 async def test_requests_are_counted_by_lane_and_outcome(backend: Backend) -> None:
-    """With their times; refusals about the request itself are no outage."""
+    """With their times; refusals about the request itself are no outage. A group takes two requests."""
     async with opened(backend) as engine:
         counts, times = engine.backend_figures.requests, engine.backend_figures.seconds
         before = {lane: dict(outcomes) for lane, outcomes in counts.items()}
@@ -45,7 +45,7 @@ async def test_requests_are_counted_by_lane_and_outcome(backend: Backend) -> Non
             for lane in LANES
             for outcome in OUTCOMES
             if counts[lane][outcome] != before[lane][outcome]
-        } == {("write", "ok"): 4, ("read", "refused"): 1}
+        } == {("write", "ok"): 5, ("read", "refused"): 1}
         assert all(sum(times[lane].counts) == sum(counts[lane].values()) for lane in LANES)
         assert 0 < times["write"].total < sum(counts["write"].values())
         assert engine.backend_figures.in_flight == {"write": 0, "group": 0, "read": 0}
