@@ -79,14 +79,32 @@ class Retention(RequestModel):
     ] = absent()
     keep_unarchived: Annotated[bool, Field(description="keep what lies above `archived_up_to`")] = absent()
 
-    @property
-    def changes(self) -> dict[str, Any]:
-        """The members that are given, as the engine has them."""
-        return {name: getattr(self, name) for name in self.model_fields_set}
-
 
 _RETENTION: Final = tuple(Retention.model_fields)
 _retention_of: Final = attrgetter(*_RETENTION)
+
+
+class NewRetention(Retention):
+    """How much of a stream is to be kept; null is no limit."""
+
+    acknowledged: Annotated[
+        Literal[True],
+        Field(
+            description="what all groups have read and acknowledged goes: `keep_unacknowledged`, and a "
+            "`max_len` of 0 where neither `max_len` nor `max_age_ms` says how much of it stays"
+        ),
+    ] = absent()
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """The members that are given, as the engine has them. Raises 422 for two that exclude each other."""
+        given = {name: getattr(self, name) for name in self.model_fields_set}
+        if given.pop("acknowledged", False):
+            if given.get("keep_unacknowledged") is False:
+                raise invalid("/retention/keep_unacknowledged", "with acknowledged it is true, or not there")
+            stays = given.get("max_len") is not None or given.get("max_age_ms") is not None
+            given |= {"keep_unacknowledged": True} if stays else {"keep_unacknowledged": True, "max_len": 0}
+        return given
 
 
 class StreamInput(RequestModel):
@@ -96,7 +114,7 @@ class StreamInput(RequestModel):
 
     is_patch: ClassVar[bool] = True
 
-    retention: Retention = absent()
+    retention: NewRetention = absent()
     expires_at: Annotated[Moment | None, Field(description="when the stream is removed")] = None
     expires_in_ms: Annotated[
         Annotated[int, Whole(1)] | None, Field(description="milliseconds from now, instead of `expires_at`")

@@ -84,6 +84,37 @@ async def test_patch_changes_what_it_names(five: httpx.AsyncClient) -> None:
     assert answer.json() == (await five.get(STREAM)).json()
 
 
+@pytest.mark.parametrize(
+    ("beside", "limits"),
+    [
+        ({}, {"max_len": 0}),
+        ({"max_bytes": 9}, {"max_len": 0, "max_bytes": 9}),
+        ({"max_age_ms": 9}, {"max_age_ms": 9}),
+    ],
+)
+async def test_acknowledged_is_a_pair_by_its_name(
+    http: httpx.AsyncClient, beside: dict[str, int], limits: dict[str, int]
+) -> None:
+    """What is done goes at once, or stays as long as a limit beside it says."""
+    named = await http.put(STREAM, json={"retention": {"acknowledged": True, **beside}})
+    expected = NO_LIMITS | {"keep_unacknowledged": True} | limits
+    assert (named.status_code, named.json()["retention"]) == (201, expected)
+
+
+@pytest.mark.parametrize(
+    ("named", "pointer"),
+    [
+        ({"acknowledged": True, "keep_unacknowledged": False}, "/retention/keep_unacknowledged"),
+        ({"acknowledged": False}, "/retention/acknowledged"),
+    ],
+)
+async def test_acknowledged_excludes_its_contrary(
+    http: httpx.AsyncClient, named: dict[str, bool], pointer: str
+) -> None:
+    refused = await http.patch(STREAM, json={"retention": named})
+    assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (422, pointer)
+
+
 async def test_a_stream_shows_what_it_is(five: httpx.AsyncClient) -> None:
     """Edges, counts and its first and last entries, as they are stored."""
     await five.post(STREAM + "/groups", json={"name": "g", "start": "0"})

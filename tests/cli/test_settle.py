@@ -109,6 +109,19 @@ def test_retention_is_shown_and_set(url: str, stream: str) -> None:
     assert redis(url, "XLEN", stream) == 5
 
 
+@pytest.mark.parametrize(
+    ("beside", "max_len"), [((), 0), (("--maxlen", "7"), 7), (("--max-age", "1d"), None)]
+)
+def test_what_is_acknowledged_goes_by_one_word(
+    url: str, stream: str, beside: tuple[str, ...], max_len: int | None
+) -> None:
+    fill(url, stream, 5)
+    (kept,) = weir(url, "retention", stream, "--acknowledged", *beside, "--yes", "--json").objects
+    assert (kept["max_len"], kept["keep_unacknowledged"]) == (max_len, True)
+    refused = weir(url, "retention", stream, "--acknowledged", "--no-keep-unacknowledged")
+    assert (refused.code, redis(url, "XLEN", stream)) == (2, 5)
+
+
 @pytest.mark.parametrize("option", [("--maxlen", "2"), ("--max-age", "1d")])
 def test_a_limit_that_removes_entries_is_asked_for(url: str, stream: str, option: tuple[str, str]) -> None:
     work(url, stream)

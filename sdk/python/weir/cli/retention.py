@@ -66,19 +66,31 @@ class RetentionOptions(options.GatewayOptions):
             help="keep what a group has still to read or to acknowledge, and all until there was one"
         ),
     ] = None
+    acknowledged: Annotated[
+        bool,
+        typer.Option(
+            "--acknowledged",
+            help="remove what all groups have acknowledged: at once, or by --maxlen or --max-age",
+        ),
+    ] = False
     keep_unarchived: Annotated[bool | None, typer.Option(help="keep what is not archived")] = None
     is_agreed: options.Yes = False
 
     @property
     def changes(self) -> dict[str, Any]:
         """As the API has them."""
+        if self.acknowledged and self.keep_unacknowledged is False:
+            raise typer.BadParameter("--acknowledged keeps what is unacknowledged")
         limits = {"max_len": self.max_len, "max_age_ms": self.max_age, "max_bytes": self.max_bytes}
         switches = {
-            "keep_unacknowledged": self.keep_unacknowledged,
+            "keep_unacknowledged": self.acknowledged or self.keep_unacknowledged,
             "keep_unarchived": self.keep_unarchived,
         }
         given = {name: value for name, value in (limits | switches).items() if value is not None}
-        return {name: None if value == _NONE else value for name, value in given.items()}
+        changes: dict[str, Any] = {name: None if value == _NONE else value for name, value in given.items()}
+        if self.acknowledged and changes.get("max_len") is None and changes.get("max_age_ms") is None:
+            changes["max_len"] = 0
+        return changes
 
 
 def retention(given: RetentionOptions) -> None:
