@@ -5,80 +5,42 @@ Knows: when the engine may be used, what happens when it stops. Must never know:
     Gateway ─┬─ limits: what one request and one caller may have
              ├─ access: who may use it, tokens, tickets, the audit log
              ├─ reports: what is counted, timed and traced
-             ├─ health: what an operator has to act on
+             ├─ operator: what an operator sees of it, and has to act on
              └─ waits, leases: readers that stay
 """
 
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
-from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final
 
 from app import logs
 from app.archived.client import HistoryClient
 from app.archived.reaching import ReachingEngine
-from app.auth import AccessPolicy, TokenPolicy
+from app.auth import AccessPolicy
 from app.auth.revocation_file import RevocationFile
 from app.auth.stamp import Stamp
-from app.backups import Backups
 from app.errors import RefusalError, draining, to_refusal
 from app.live.access import AccessControl, Limits
 from app.live.joiner import Joiner
 from app.live.leases import ConsumerLeases
 from app.live.other_gateways import OtherGateways
 from app.live.waiting import Waits
-from app.metrics.health import Health
-from app.metrics.report import Report
 from app.metrics.reports import Reports
+from app.operating import Operator, Phase
 from app.settings import Settings
 from app.tenants import SettlingEngine, Tenant, Tenants
 from engine import Clock, EngineProtocol, errors
 
-if TYPE_CHECKING:
-    from engine.cluster import BackendFigures
-
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-
-
-class Phase(Enum):
-    """The phases of the gateway, in order."""
-
-    STARTING = "starting"
-    READY = "ready"
-    RESTARTING = "restarting"
-    DRAINING = "draining"
 
 
 # To find a member in its class takes Python 3.11 a third of a microsecond.
 _READY: Final = Phase.READY
 
 
-class RecoveryProgress(NamedTuple):
-    """Progress of recovery: the current step, bytes done and bytes in total."""
-
-    step: str
-    done_bytes: int
-    total_bytes: int
-
-
-class OtherProcesses:
-    """What a gateway has of those beside its own; without fronts there are none."""
-
-    def __init__(self) -> None:
-        # In a front: runs the operation of this label in the engine's process.
-        self.forward: Callable[[str, Any], Awaitable[Any]] | None = None
-        # With fronts: ready while all processes can serve.
-        self.phase: Callable[[], Phase] = lambda: Phase.READY
-        # In the engine's process: what the fronts report of themselves.
-        self.reports: Callable[[], Awaitable[Sequence[Report]]] = _no_reports
-
-
 class Gateway:
     """One for each process. Call `open` when the engine has recovered, `drain` before the process stops."""
 
     phase = Phase.STARTING
-    progress: RecoveryProgress | None = None
-    # What is counted of the servers, with a backend.
-    backend: "BackendFigures | None" = None
     _engine: EngineProtocol | None = None
     _tenants: Tenants | None = None
     _on_events: Callable[[Sequence[tuple[str, str]]], None] | None = None
@@ -92,29 +54,19 @@ class Gateway:
         self.access = AccessControl(settings, clock, policy)
         self.access.policy.on_changed = self.stamp.advance
         self.reports = Reports(settings, clock)
-        self.health = Health(clock)
         self.leases = ConsumerLeases()
         self.joiner = Joiner()
         self.waits = Waits(settings, self.access.sessions, self.limits.turns)
-        self.backups = Backups(settings, clock)
-        self.processes = OtherProcesses()
+        self.operator = Operator(settings, clock, self.limits, self.access, self.reports, self.waits)
         # Reads what the streams have no more.
         self._history = (
             HistoryClient(settings, clock, self.reports.counters) if settings.history_url else None
         )
-        self.health.checks |= {
-            "backup_failed": lambda: self.backups.last.state == "failed",
-            "audit_failed": lambda: self.access.audit.is_failing,
-            "keys_stale": self._are_keys_stale,
-            "history_unavailable": lambda: self._history is not None and self._history.is_away,
-            # Set by the server.
-            "descriptors_used_up": lambda: False,
-        }
-        self._started_at = clock.monotonic()
+        self.operator.health.checks["history_unavailable"] = lambda: (
+            self._history is not None and self._history.is_away
+        )
         # The description of the API, which takes half a second to make; set by the application.
         self.document: Callable[[], bytes] = bytes
-        # The number of connections; set by the server.
-        self.connections: Callable[[], int] = lambda: 0
         # Called when the gateway stops.
         self.on_drain: list[Callable[[], None]] = []
         # Called when requests may use the engine.
@@ -125,10 +77,6 @@ class Gateway:
         self.on_outage: list[Callable[[bool], None]] = []
         # Called to replace a faulty engine; without it, a fault refuses every request until the process ends.
         self.on_fault: list[Callable[[], None]] = []
-
-    def _are_keys_stale(self) -> bool:
-        policy = self.access.policy
-        return isinstance(policy, TokenPolicy) and policy.is_failing
 
     def enter(self, phase: Phase) -> None:
         """Be in this phase."""
@@ -153,18 +101,6 @@ class Gateway:
         assert self._tenants is not None, "they came with the engine"
         return self._tenants.find(prefix) if prefix else self._tenants.plain
 
-    def report(self) -> Report:
-        """What is counted in this process."""
-        return Report.of(
-            self.reports.counters,
-            open_connections=self.connections(),
-            following=self.waits.count,
-            failed=self.reports.failed_conversations,
-            faults={str(spoken): count for spoken, count in self.reports.faults.counts.items()},
-            failing=self.health.failing,
-            pools=self.limits.budgets.figures,
-        )
-
     def open(self, engine: EngineProtocol, revoked: RevocationFile | None = None) -> None:
         """Serve requests with this engine, once the tokens in it are known; `revoked` is the file of
         revocations beside its log.
@@ -182,7 +118,7 @@ class Gateway:
         events.expired = reports.dead_letters.note_expired
         events.letters_refused = reports.dead_letters.note_refused
         events.slow_turn = reports.slow_turns.note
-        self.health.watch(engine)
+        self.operator.health.watch(engine)
         events.active_readers = self.leases.active
         events.changed = self._on_events
         self.access.load(engine, revoked, self._be_ready)
@@ -229,7 +165,7 @@ class Gateway:
     def drop(self) -> None:
         """Drop the engine: end its readers and followers with a retry, and release all consumer leases."""
         tenants, self._engine, self._tenants = self._tenants, None, None
-        self.health.watch(None)
+        self.operator.health.watch(None)
         self.stamp.advance()
         for restarting in self.on_restart:
             restarting()
@@ -253,17 +189,8 @@ class Gateway:
         """The phase, `storage_failed` if the log accepts no writes, or `backend_unavailable`."""
         if self.phase is not Phase.READY:
             return str(self.phase.value)
-        if self.health.log_failure is not None:
+        if self.operator.health.log_failure is not None:
             return "storage_failed"
         if self._engine is not None and self._engine.figures().outage is not None:
             return "backend_unavailable"
-        return self.processes.phase().value
-
-    @property
-    def uptime_ms(self) -> int:
-        """Time since the start, in milliseconds."""
-        return round((self.clock.monotonic() - self._started_at) * 1000)
-
-
-async def _no_reports() -> Sequence[Report]:
-    return ()
+        return self.operator.processes.phase().value

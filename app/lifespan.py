@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 from app import logs
 from app.auth.revocation_file import RevocationFile, RevocationFileError
-from app.gateway import Gateway, Receive, RecoveryProgress
+from app.gateway import Gateway, Receive
 from app.http.responses import Send
 from app.live.other_gateways import OtherGateways
 from app.metrics import memory_limit
 from app.metrics.loop_lag import LoopLag
+from app.operating import RecoveryProgress
 from app.settings import Settings, SettingsError, host_is_loopback
 from engine import (
     Caps,
@@ -277,9 +278,9 @@ class EngineLife:
         topology = make_topology(self._settings, access)
         backend = ClusterEngine(topology, self._clock, self._settings.backend_poll_s)
         self._backend = backend
-        self._gateway.backend = backend.backend_figures
-        self._gateway.health.backend_outage = lambda: backend.figures().outage
-        self._gateway.health.is_backend_full = lambda: backend.health.full is not None
+        self._gateway.operator.backend = backend.backend_figures
+        self._gateway.operator.health.backend_outage = lambda: backend.figures().outage
+        self._gateway.operator.health.is_backend_full = lambda: backend.health.full is not None
         log_health(backend.health, self._clock, self._gateway.change_outage)
         backend.on_missing_events = self._warn_of_slow_waking
         backend.maintenance.on_refused = self._warn_of_no_maintenance
@@ -334,7 +335,7 @@ class EngineLife:
 
     def _report(self, step: str, done_bytes: int, total_bytes: int) -> None:
         """Keep how far reading the log is, and log it every few seconds. Called in a thread."""
-        self._gateway.progress = RecoveryProgress(step, done_bytes, total_bytes)
+        self._gateway.operator.progress = RecoveryProgress(step, done_bytes, total_bytes)
         now = self._clock.monotonic()
         if now >= self._report_at:
             self._report_at = now + _REPORT_S

@@ -29,11 +29,12 @@ from app.doors.http.serving import Serving
 from app.doors.resp.listening import RespServer, addresses
 from app.doors.websocket.websocket_connection import SocketLimits, guarded_socket
 from app.fronts.control import READY, Control
-from app.gateway import Gateway, Phase
+from app.gateway import Gateway
 from app.http.operations.plans import Planner
 from app.lifespan import CLOSE_S_MAX, FAILED, EngineLife, ServerStoppedError, check_exposure
 from app.live.stalls import STALL_S_MAX
 from app.main import ROUTES, App, create_app
+from app.operating import Phase
 from app.policies import static_tokens
 from app.settings import Settings, SettingsError
 from app.transport import tls
@@ -214,8 +215,8 @@ class _Process:
         self._tls = context
         self._app: App = create_app(settings, clock)
         self._servers = [listener.configure(settings, self._app, context) for listener in listeners]
-        self._app.gateway.connections = self._count_connections
-        self._app.gateway.health.checks["descriptors_used_up"] = _has_no_descriptors
+        self._app.gateway.operator.connections = self._count_connections
+        self._app.gateway.operator.health.checks["descriptors_used_up"] = _has_no_descriptors
         self._life = self._make_life()
         self._systemd = systemd
         # The loop holds tasks weakly.
@@ -309,7 +310,7 @@ class _Process:
             await reload_tokens(self._app.gateway)
             if self._tls is not None:
                 is_read = await asyncio.to_thread(self._tls.reload, self._settings)
-                self._app.gateway.health.stale["certificate_stale"] = not is_read
+                self._app.gateway.operator.health.stale["certificate_stale"] = not is_read
 
     def _await_stop(self, loop: asyncio.AbstractEventLoop) -> None:
         """Stop with each signal, in a thread: the loop may hang in a write, and its handlers with it. The
@@ -348,7 +349,7 @@ class _ChildProcess(_Process):
     ) -> None:
         self._control = control
         super().__init__(settings, clock, listeners, context, Systemd({}))
-        self._app.gateway.processes.phase = lambda: control.common.phase
+        self._app.gateway.operator.processes.phase = lambda: control.common.phase
         self._app.gateway.on_ready.append(lambda: control.say(READY))
 
     @property
@@ -424,9 +425,9 @@ async def reload_tokens(gateway: Gateway) -> None:
     except SettingsError as error:
         remedy = "the tokens that were read before stay in use: repair the file, and send SIGHUP again"
         logs.get().error("tokens were not read again", reason=str(error), remedy=remedy)
-        gateway.health.stale["tokens_stale"] = True
+        gateway.operator.health.stale["tokens_stale"] = True
         return
-    gateway.health.stale["tokens_stale"] = False
+    gateway.operator.health.stale["tokens_stale"] = False
     logs.get().info("tokens were read again", ended=gateway.access.sessions.revoke(policy.is_revoked))
 
 

@@ -33,7 +33,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A session of Spark and its first query take twenty seconds, so one process has the tests on Spark: those
 # that share a session, and then those that start it as programs. Spark gives its Python ten seconds to begin,
-# which is too few where two of them start beside all the others.
+# which is too few beside all the others unless they give way, by this niceness.
+FIRST, PAIR, GIVES_WAY = "gw0", 2, 5
 ON_SPARK = (
     "tests/spark/on_spark/",
     "tests/spark/processes/",
@@ -149,7 +150,12 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """With `--half`, the tree chooses; processes that share the tests are given it with the options."""
+    """Of the processes that share the tests the first has Spark, and the others give way to it. With
+    `--half`, the tree chooses; those processes are given it with the options.
+    """
+    worker = getattr(config, "workerinput", None)
+    if worker is not None and worker["workercount"] > PAIR and worker["workerid"] != FIRST:
+        os.nice(GIVES_WAY)
     if not config.option.half:
         return
     config.option.tree = getattr(config.option, "tree", None) or halves.tree()

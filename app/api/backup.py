@@ -108,10 +108,12 @@ def get_rewrite(request: RequestParameter) -> RewriteState:
 )
 async def start_backup(request: RequestParameter, given: NewBackup) -> Response:
     """Begin a backup; it holds everything that was acknowledged before."""
-    return request.respond_accepted(BackupState.of(await request.gateway.backups.start(given.name)), _BACKUP)
+    return request.respond_accepted(
+        BackupState.of(await request.gateway.operator.backups.start(given.name)), _BACKUP
+    )
 
 
 @router.get(_BACKUP, Action.ADMIN, model=BackupState, central=True)
 def get_backup(request: RequestParameter) -> BackupState:
     """Show the last backup, or the one under way."""
-    return BackupState.of(request.gateway.backups.last)
+    return BackupState.of(request.gateway.operator.backups.last)

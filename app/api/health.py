@@ -8,12 +8,13 @@ from app import VERSION
 from app.api.backup import BackupState, RewriteState
 from app.auth import Access, Action, Resource
 from app.errors import RefusalError
-from app.gateway import Gateway, Phase
+from app.gateway import Gateway
 from app.http.models import ABSENT, Count, Milliseconds, ResponseModel
 from app.http.operations.binder import RequestParameter
 from app.http.operations.router import Router
 from app.http.requests import Request
 from app.http.responses import Response
+from app.operating import Phase
 from engine import EngineProtocol, rows
 
 router: Final = Router("gateway")
@@ -170,12 +171,12 @@ async def _may_know(request: Request) -> bool:
 
 def _health(gateway: Gateway) -> Health:
     health = Health(status=gateway.state)
-    if gateway.phase in (Phase.STARTING, Phase.RESTARTING) and gateway.progress is not None:
-        health.progress = LoadProgress(**gateway.progress._asdict())
-    reason = gateway.health.log_failure or gateway.health.backend_outage()
+    if gateway.phase in (Phase.STARTING, Phase.RESTARTING) and gateway.operator.progress is not None:
+        health.progress = LoadProgress(**gateway.operator.progress._asdict())
+    reason = gateway.operator.health.log_failure or gateway.operator.health.backend_outage()
     if reason is not None:
         health.reason = reason
-    if failing := gateway.health.failing:
+    if failing := gateway.operator.health.failing:
         health.failing = failing
     return health
 
@@ -190,14 +191,14 @@ async def get_status(request: RequestParameter) -> GatewayStatus:
     gateway, engine = request.gateway, request.gateway.engine
     figures = engine.figures()
     log = figures.log
-    report = gateway.report().with_all(await gateway.processes.reports())
+    report = gateway.operator.report().with_all(await gateway.operator.processes.reports())
     return GatewayStatus(
         status=gateway.state,
         version=VERSION,
         backend=figures.backend,
         missing=list(figures.missing),
         rows=rows.way(),
-        uptime_ms=gateway.uptime_ms,
+        uptime_ms=gateway.operator.uptime_ms,
         durability=Durability(fsync=figures.fsync, answers=engine.durability),
         log=log and LogState(**log._asdict()),
         memory=_memory(engine),
@@ -211,7 +212,7 @@ async def get_status(request: RequestParameter) -> GatewayStatus:
             failed=report.failed,
         ),
         rewrite=RewriteState.of(figures.rewrites),
-        backup=BackupState.of(gateway.backups.last),
+        backup=BackupState.of(gateway.operator.backups.last),
     )
 
 

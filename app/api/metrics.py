@@ -56,8 +56,8 @@ async def get_metrics(request: RequestParameter) -> Response:
 async def write(gateway: Gateway, *, openmetrics: bool) -> bytes:
     """The metrics of now. Raises `starting`, `restarting`, `draining`."""
     figures = Figures()
-    fronts = await gateway.processes.reports()
-    report = gateway.report().with_all(fronts)
+    fronts = await gateway.operator.processes.reports()
+    report = gateway.operator.report().with_all(fronts)
     _add_report(figures, report)
     figures.add("weir_fronts", gateway.settings.fronts, "wanted")
     figures.add("weir_fronts", sum(front.is_up for front in fronts), "up")
@@ -67,8 +67,8 @@ async def write(gateway: Gateway, *, openmetrics: bool) -> bytes:
         for outcome, count in report.history_fetches.items():
             figures.add("weir_history_fetches_total", count, outcome)
         figures.add("weir_history_fetch_seconds", report.history_fetch_seconds)
-    if gateway.backend is not None:
-        _add_backend(figures, gateway.backend)
+    if gateway.operator.backend is not None:
+        _add_backend(figures, gateway.operator.backend)
     if gateway.reports.measured_streams.is_wanted:
         await _StreamFigures(figures, gateway).add(gateway.engine)
     return await asyncio.to_thread(_write, figures, gateway.settings.data, openmetrics=openmetrics)
@@ -110,7 +110,7 @@ def _add_gateway(figures: Figures, gateway: Gateway, failing: Sequence[str]) -> 
     figures.add("weir_dead_letters_total", gateway.reports.dead_letters.total)
     figures.add("weir_expired_total", gateway.reports.dead_letters.expired_total)
     figures.add("weir_dead_letters_refused_total", gateway.reports.dead_letters.refused_total)
-    for what in gateway.health.failures():
+    for what in gateway.operator.health.failures():
         figures.add("weir_failing", what in failing, what)
     figures.add("weir_build_info", 1, VERSION, platform.python_version())
 

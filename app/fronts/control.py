@@ -21,7 +21,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from app.gateway import Phase
+from app.operating import Phase
 
 READY: Final = b"ready"
 ALIVE: Final = b"alive"

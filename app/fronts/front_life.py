@@ -26,11 +26,12 @@ from app.fronts.forwarding import pack_request, unpack_response
 from app.fronts.link import Message, ProcessLink
 from app.fronts.messages import OF_LEASES, MessageKind
 from app.fronts.remote_engine import RemoteEngine, RemoteLeases
-from app.gateway import Gateway, Phase
+from app.gateway import Gateway
 from app.http.requests import Request
 from app.http.responses import Response
 from app.metrics.loop_lag import LoopLag
 from app.metrics.report import Report
+from app.operating import Phase
 from engine import errors
 
 # An engine's process that has just ended is not known to be gone yet.
@@ -54,7 +55,7 @@ class FrontLife:
         self._lag = LoopLag(gateway.reports.counters.loop_lag)
         control.on_link = self._connect
         gateway.on_ready.append(self._opened.set)
-        gateway.processes.forward = self._forward
+        gateway.operator.processes.forward = self._forward
         gateway.access.redeem_elsewhere = self._redeem
 
     async def open(self) -> None:
@@ -176,10 +177,10 @@ class FrontConnection:
             self._engine.receive(message)
 
     def _note_failing(self, failing: Sequence[str]) -> None:
-        self._gateway.health.elsewhere = failing
+        self._gateway.operator.health.elsewhere = failing
 
     def _lose(self) -> None:
-        self._gateway.health.elsewhere = ()
+        self._gateway.operator.health.elsewhere = ()
         self.calls.lose()
         self._leases.lose()
         if self._engine is not None:
@@ -193,7 +194,7 @@ class FrontConnection:
         return self._gateway.access.tokens.refuse(Revocation.model_validate_json(revocation))
 
     async def _report(self) -> Any:  # noqa: ANN401 - what is carried
-        return _pack_report(self._gateway.report())
+        return _pack_report(self._gateway.operator.report())
 
 
 def _report(opening: asyncio.Future[None]) -> None:

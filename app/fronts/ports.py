@@ -16,9 +16,10 @@ from app.fronts.calls import Handler
 from app.fronts.codec import codec_of
 from app.fronts.engine_port import EnginePort
 from app.fronts.forwarding import Operations
-from app.gateway import Gateway, Phase
+from app.gateway import Gateway
 from app.http.operations.operation import Operation
 from app.metrics.report import LastReports, Report
+from app.operating import Phase
 from engine import EngineError
 
 # A front that does not answer in this time has its connection ended: it may not go on as if it had heard.
@@ -40,7 +41,7 @@ class FrontPorts:
         }
         self._tasks: set[asyncio.Task[Any]] = set()
         self._last_reports = LastReports()
-        gateway.processes.reports = self._reports
+        gateway.operator.processes.reports = self._reports
         gateway.on_restart.append(self.close)
         gateway.on_ready.append(self._open)
         if gateway.access.has_tokens:
@@ -67,7 +68,9 @@ class FrontPorts:
 
     async def _connect(self, connection: socket.socket) -> None:
         gateway = self._gateway
-        port = EnginePort(gateway.engine, gateway.leases, self._handlers, lambda: gateway.health.failing)
+        port = EnginePort(
+            gateway.engine, gateway.leases, self._handlers, lambda: gateway.operator.health.failing
+        )
         port.on_lost = self._ports.discard
         self._ports.add(port)
         await asyncio.get_running_loop().create_connection(lambda: port.link, sock=connection)

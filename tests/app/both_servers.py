@@ -18,8 +18,8 @@ from pydantic import SecretStr
 
 from app.auth import Grant, TokenPolicy, tokens
 from app.auth.revocations import Revocation
-from app.gateway import Phase
 from app.main import App, create_app
+from app.operating import Phase
 from app.server import http_server
 from app.settings import Settings
 from engine import Call, Done, Engine, Fsync

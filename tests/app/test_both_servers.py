@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from app.gateway import Phase
+from app.operating import Phase
 from tests import halves
 from tests.app.http_requests import (
     ASKING,

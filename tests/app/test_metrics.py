@@ -246,7 +246,7 @@ async def test_each_family_is_shown() -> None:
     """Everything that the table of metrics names can be seen, and nothing else."""
     url = "http://127.0.0.1:9"
     async with serving(metrics_streams=("s",), history_url=url) as (http, engine, app):
-        app.gateway.backend = BackendFigures()
+        app.gateway.operator.backend = BackendFigures()
         await add(engine, "s")
         await reply_to(engine, XGroupCreate(stream="s", group="g", start=0))
         await http.get("/nothing")

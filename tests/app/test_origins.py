@@ -6,9 +6,9 @@ from typing import Any
 import httpx
 import pytest
 
-from app.gateway import Phase, RecoveryProgress
 from app.http.responses import Send
 from app.main import create_app
+from app.operating import Phase, RecoveryProgress
 from app.settings import Settings
 from engine import SystemClock
 
@@ -120,7 +120,7 @@ async def test_elsewhere_any_host_goes_unless_there_is_a_list() -> None:
 async def test_probes_come_under_any_host_and_learn_one_bit() -> None:
     """They address a machine: /healthz answers, but a stranger hears no more than ready or not."""
     app = create_app(Settings(log_requests="none", allowed_hosts=("weir.example",)), SystemClock())
-    app.gateway.progress = RecoveryProgress("loading", 10, 100)
+    app.gateway.operator.progress = RecoveryProgress("loading", 10, 100)
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://10.0.0.7:8080") as http:
         assert (await http.get("/healthz/live")).json() == {"status": "live"}

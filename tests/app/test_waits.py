@@ -7,8 +7,8 @@ from typing import Any
 import httpx
 import pytest
 
-from app.gateway import RecoveryProgress
 from app.main import App
+from app.operating import RecoveryProgress
 from engine import entries
 from engine.commands.types import XAdd
 from tests.app.conftest import calling
@@ -189,7 +189,7 @@ async def test_before_recovery_there_is_only_health(closed_app: App) -> None:
     async with calling(closed_app) as http:
         assert (await http.get("/healthz/live")).status_code == 200
         assert (await http.get("/healthz/ready")).json() == {"status": "starting"}
-        closed_app.gateway.progress = RecoveryProgress("loading", 10, 100)
+        closed_app.gateway.operator.progress = RecoveryProgress("loading", 10, 100)
         result = {"step": "loading", "done_bytes": 10, "total_bytes": 100}
         assert (await http.get("/healthz/ready")).json() == {"status": "starting", "progress": result}
         for path in ("/v1/streams/s/entries", "/v1/commands", "/v1/streams/s/groups"):

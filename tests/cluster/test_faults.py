@@ -10,9 +10,9 @@ import pytest
 from pydantic import SecretStr
 from structlog.testing import capture_logs
 
-from app.gateway import Phase
 from app.live.other_gateways import OtherGateways
 from app.main import create_app
+from app.operating import Phase
 from app.settings import Settings
 from engine import EngineError, SystemClock
 from engine.cluster import Address, ClusterEngine, ClusterTopology, ServerAccess, Standalone

@@ -21,7 +21,6 @@ from app.doors.http.planned_exchange import PlannedExchange
 from app.doors.http.request_parser import RequestHead
 from app.doors.http.service import HttpService
 from app.doors.http.serving import Serving
-from app.gateway import Phase
 from app.http.client_address import FORWARDED_FOR, Client, client_address
 from app.http.middleware import codings
 from app.http.middleware.request_id import complete
@@ -29,6 +28,7 @@ from app.http.plan import Coding, HeadPlan
 from app.http.responses import EXCHANGE_EXTENSION, NoResponse, Response, Scope
 from app.live.budgets import FREE_BYTES
 from app.live.fair_queue import TASK_COST, ConnectionTurn
+from app.operating import Phase
 
 # Bytes that one client may send ahead of its answers before reading is paused.
 _AHEAD_BYTES_MAX: Final = 64 << 10

@@ -14,7 +14,7 @@ from typing import Final
 from app import VERSION
 from app.doors.resp.port import Port as AnyPort
 from app.doors.resp.session import ROUTE, RespSession
-from app.gateway import Phase
+from app.operating import Phase
 
 # The level of Redis whose stream commands are here.
 REDIS_VERSION: Final = "8.8.0"
@@ -54,7 +54,7 @@ def _section(name: str, facts: Facts) -> bytes:
 
 
 def _server(port: Port) -> Facts:
-    settings, uptime_s = port.gateway.settings, port.gateway.uptime_ms // 1000
+    settings, uptime_s = port.gateway.settings, port.gateway.operator.uptime_ms // 1000
     return {
         "redis_version": REDIS_VERSION,
         "weir_version": VERSION,

@@ -15,7 +15,7 @@ from fastapi import Depends, Header
 from pydantic import BaseModel, Field, WithJsonSchema, model_validator
 
 from app.errors import invalid
-from app.gateway import Gateway, Phase
+from app.gateway import Gateway
 from app.http.asks import Ask
 from app.http.entries import entry_bodies
 from app.http.entries.entry_pages import Base64
@@ -43,6 +43,7 @@ from app.http.operations.binder import Body, request_of
 from app.http.request_bodies import INLINE_BYTES_MAX, BodyReading
 from app.http.requests import Request
 from app.http.responses import Response, location
+from app.operating import Phase
 from engine import ids, replies
 from engine.commands import types
 from engine.commands.schedule_commands import AddScheduled, NewSchedule

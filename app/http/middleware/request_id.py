@@ -17,13 +17,14 @@ from typing import Final
 from app import logs
 from app.auth import UNAUTHENTICATED
 from app.errors import RefusalError, to_refusal
-from app.gateway import Gateway, Phase
+from app.gateway import Gateway
 from app.http.middleware import codings
 from app.http.middleware.origins import exposed
 from app.http.plan import HeadPlan
 from app.http.requests import Request
 from app.http.responses import NO_ROUTE, Exchange, Header, Response, Scope, Send, refuse
 from app.metrics.counters import TIMES_MAX
+from app.operating import Phase
 from engine import EngineError
 
 _SANE_ID: Final = re.compile(rb"[A-Za-z0-9._-]{1,64}")

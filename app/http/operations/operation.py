@@ -16,7 +16,7 @@ from starlette import responses
 from app.auth import Access, Action, Rule
 from app.auth.rate_limiter import Meter
 from app.errors import invalid
-from app.gateway import Gateway, Phase
+from app.gateway import Gateway
 from app.http import media
 from app.http.asks import Ask, Result
 from app.http.conditional import revalidate, tag_of
@@ -30,6 +30,7 @@ from app.http.requests import TICKET, NeedsTaskError, Request
 from app.http.responses import NoResponse, Response, StreamingResponse, refuse
 from app.live.budgets import FREE_BYTES
 from app.live.waiting import ClientLeftError
+from app.operating import Phase
 
 _PREFER_DURABILITY: Final = "`durability=fsync`: the answer leaves when the change is on disk"
 _DURABILITY: Final = "`fsync`: it is on disk; `os`: the system has it; else `backend_durability`"
@@ -202,7 +203,7 @@ class Operation:
             if self.rule is not Access.OPEN:
                 # Before the body is read: a gateway that is starting or stopping takes none.
                 request.check_ready()
-            forward = request.gateway.processes.forward
+            forward = request.gateway.operator.processes.forward
             if self.is_central and forward is not None and request.gateway.phase is Phase.READY:
                 forwarded = True
                 response = cast("Response", await forward(self.label, request))
@@ -225,7 +226,7 @@ class Operation:
         NeedsTaskError where it has to wait for anything else.
         """
         gateway, plan = request.gateway, request.plan
-        if self.is_central and gateway.processes.forward is not None:
+        if self.is_central and gateway.operator.processes.forward is not None:
             raise NeedsTaskError
         if self.rule is not Access.OPEN:
             if gateway.limits.rates is not None:

@@ -146,7 +146,7 @@ async def test_a_file_that_cannot_be_written_stops_nothing_and_is_logged_once(
     def is_failing() -> bool:
         """Behind the lines that are under way."""
         app.gateway.access.audit._writer.submit(int).result()  # type: ignore[union-attr]  # noqa: SLF001
-        return app.gateway.health.failures()["audit_failed"]
+        return app.gateway.operator.health.failures()["audit_failed"]
 
     assert not is_failing()
     async with client(app, ROOT) as http:

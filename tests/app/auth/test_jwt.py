@@ -276,10 +276,10 @@ async def test_the_last_good_keys_are_kept_while_the_server_is_down() -> None:
     await server.verifier.verify(signed(RSA, "RS256"))
     policy = TokenPolicy([], lambda: NOW, verifier=server.verifier)
     gateway = Gateway(Settings(log_requests="none"), SystemClock(), policy)
-    assert gateway.health.failures()["keys_stale"]
+    assert gateway.operator.health.failures()["keys_stale"]
     server.down, server.now = False, 2 * UNKNOWN_KEY_S
     await reason(server.verifier, signed(RSA_NEW, "RS256"))
-    assert not gateway.health.failures()["keys_stale"]
+    assert not gateway.operator.health.failures()["keys_stale"]
 
 
 async def test_without_any_key_nobody_is_let_in() -> None:

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from app.auth import TokenPolicy, tokens
 from app.auth.grants import Grant
 from app.auth.stamp import Stamp
-from app.gateway import Gateway, Phase
+from app.gateway import Gateway
+from app.operating import Phase
 from app.settings import Settings
 from tests.engine.clocks import HandClock, settle
 

@@ -20,9 +20,9 @@ from app.auth.policy import GrantMapping
 from app.auth.revocation_file import NAME, RevocationFile, RevocationFileError
 from app.auth.revocations import Revocation, Revocations
 from app.auth.tokens import HANDS_MAX
-from app.gateway import Phase
 from app.live.token_store import DROP_TOKENS
 from app.main import App, create_app
+from app.operating import Phase
 from app.settings import Settings
 from engine import Engine, SystemClock
 from engine.commands.weir_commands import ListMetadata, PutMetadata
