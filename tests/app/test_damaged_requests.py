@@ -31,6 +31,9 @@ OTHERWISE: Final = {
     277: "101 <closed> <closed>",
     306: "426 <closed> <closed>",
     319: "400 <closed> <closed>",
+    # A refusal that did not wait for the body is its only answer.
+    463: "404 <open> <closed>",
+    527: "403 <open> <closed>",
     # A name may hold a slash.
     420: "404 <open> <open>",
     495: "200 400 <closed> <closed>",
