@@ -45,7 +45,7 @@ def test_what_passes_by_itself_is_named_and_does_not_fail_the_gate(tmp_path: Pat
     assert code == 0, output
     assert notes == [
         f"unsteady: failed once, then passed by itself: tests/app/test_made_up.py::test_one[{n}]"
-        for n in sorted(range(12), key=str)
+        for n in sorted(range(12), key="{}]".format)
     ]
     code, notes, output = gate(tmp_path / "one-more", "tests/app", FAILS_ONCE.format(count=13))
     assert (code, notes) == (1, []), output
