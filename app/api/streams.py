@@ -78,20 +78,11 @@ class Retention(RequestModel):
         ),
     ] = absent()
     keep_unarchived: Annotated[bool, Field(description="keep what lies above `archived_up_to`")] = absent()
-
-
-_RETENTION: Final = tuple(Retention.model_fields)
-_retention_of: Final = attrgetter(*_RETENTION)
-
-
-class NewRetention(Retention):
-    """How much of a stream is to be kept; null is no limit."""
-
     acknowledged: Annotated[
         Literal[True],
         Field(
-            description="what all groups have read and acknowledged goes: `keep_unacknowledged`, and a "
-            "`max_len` of 0 where neither `max_len` nor `max_age_ms` says how much of it stays"
+            description="in a request: what all groups have read and acknowledged goes. "
+            "`keep_unacknowledged`, and a `max_len` of 0 where neither it nor `max_age_ms` is named"
         ),
     ] = absent()
 
@@ -107,6 +98,10 @@ class NewRetention(Retention):
         return given
 
 
+_RETENTION: Final = keeping.Retention._fields
+_retention_of: Final = attrgetter(*_RETENTION)
+
+
 class StreamInput(RequestModel):
     """A stream to be there. What `retention` does not name has no limit. A lifetime that is not named stays;
     null ends it.
@@ -114,7 +109,7 @@ class StreamInput(RequestModel):
 
     is_patch: ClassVar[bool] = True
 
-    retention: NewRetention = absent()
+    retention: Retention = absent()
     expires_at: Annotated[Moment | None, Field(description="when the stream is removed")] = None
     expires_in_ms: Annotated[
         Annotated[int, Whole(1)] | None, Field(description="milliseconds from now, instead of `expires_at`")

@@ -77,6 +77,7 @@ _MEANT = (
     "the stream has changed",  # If-Match
     "it is a time that has not come yet",
     "a stream has one of expires_at and expires_in_ms",
+    "with acknowledged it is true, or not there",
     "it names exactly one of token, jti and subject",
     "a prefix has ",
     "a name with the prefix has ",

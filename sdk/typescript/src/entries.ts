@@ -22,7 +22,7 @@ export interface Entry extends Omit<WireEntry, "fields" | "pairs"> {
 }
 
 export type StreamInfo = Schema<"Stream">;
-export type Retention = Schema<"NewRetention">;
+export type Retention = Schema<"Retention">;
 export type GroupInfo = Schema<"Group">;
 export type PendingEntry = Schema<"PendingRow">;
 /**

@@ -1926,24 +1926,6 @@ export interface components {
             readonly entries_added?: number | null;
             readonly max_deleted_id?: string | null;
         };
-        /** @description How much of a stream is to be kept; null is no limit. */
-        readonly NewRetention: {
-            /** @description entries */
-            readonly max_len?: number | null;
-            /** @description milliseconds since the entry's ID */
-            readonly max_age_ms?: number | null;
-            /** @description bytes of the entries as JSON */
-            readonly max_bytes?: number | null;
-            /** @description keep what a group has still to read or to acknowledge; until there was a group, everything up to `max_bytes` */
-            readonly keep_unacknowledged?: boolean;
-            /** @description keep what lies above `archived_up_to` */
-            readonly keep_unarchived?: boolean;
-            /**
-             * @description what all groups have read and acknowledged goes: `keep_unacknowledged`, and a `max_len` of 0 where neither `max_len` nor `max_age_ms` says how much of it stays
-             * @constant
-             */
-            readonly acknowledged?: true;
-        };
         /** @description What to revoke: exactly one of `token`, `jti` and `subject`. */
         readonly NewRevocation: {
             /** @description the ID of a static token */
@@ -2160,6 +2142,11 @@ export interface components {
             readonly keep_unacknowledged?: boolean;
             /** @description keep what lies above `archived_up_to` */
             readonly keep_unarchived?: boolean;
+            /**
+             * @description in a request: what all groups have read and acknowledged goes. `keep_unacknowledged`, and a `max_len` of 0 where neither it nor `max_age_ms` is named
+             * @constant
+             */
+            readonly acknowledged?: true;
         };
         /** @description A revocation. Times are Unix times; null where it has none. */
         readonly RevocationInfo: {
@@ -2317,7 +2304,7 @@ export interface components {
         };
         /** @description What is named changes, all else stays. A limit of null goes. */
         readonly StreamChanges: {
-            readonly retention?: components["schemas"]["NewRetention"];
+            readonly retention?: components["schemas"]["Retention"];
             /** @description when the stream is removed */
             readonly expires_at?: string | null;
             /** @description milliseconds from now, instead of `expires_at` */
@@ -2422,7 +2409,7 @@ export interface components {
          *     null ends it.
          */
         readonly StreamInput: {
-            readonly retention?: components["schemas"]["NewRetention"];
+            readonly retention?: components["schemas"]["Retention"];
             /** @description when the stream is removed */
             readonly expires_at?: string | null;
             /** @description milliseconds from now, instead of `expires_at` */
