@@ -51,7 +51,7 @@ class OtherProcesses:
 
 
 class Operator:
-    """One for each process."""
+    """One for each process: its health, its backups, how far recovery is, what it reports to the others."""
 
     progress: RecoveryProgress | None = None
     # What is counted of the servers, with a backend.
@@ -66,13 +66,8 @@ class Operator:
         reports: Reports,
         waits: Waits,
     ) -> None:
-        self._clock, self._limits, self._access, self._reports, self._waits = (
-            clock,
-            limits,
-            access,
-            reports,
-            waits,
-        )
+        self._clock, self._limits = clock, limits
+        self._access, self._reports, self._waits = access, reports, waits
         self.health = Health(clock)
         self.backups = Backups(settings, clock)
         self.processes = OtherProcesses()

@@ -164,7 +164,7 @@ class EngineProxy:
 
 
 def _ignore(*_: object) -> None:
-    """What nobody asked for."""
+    """Do nothing: no caller wants to hear of it."""
 
 
 class Events(msgspec.Struct, kw_only=True, eq=False):

@@ -199,7 +199,7 @@ class _Head:
             yield closing.CloseStream(stream, int(at), reason.decode())
 
     def _have_schedules(self, count: int) -> None:
-        """There are so many of them."""
+        """Give the stream this number of schedules."""
         kind, key = schedules.StreamSchedules, self.keyspace.keys[self.stream]
         held = kind.of(key) or self.keyspace.put_part(self.stream, kind())
         held.others = count - len(held)

@@ -205,7 +205,7 @@ async def _round(lines: list[tuple[Any, Transport]], asked: list[bytes]) -> int:
 
 
 async def _count(act: Callable[[], object], is_done: Callable[[], bool], settling: int = 0) -> int:
-    """The calls from here until it is done, and for so many cycles more."""
+    """The calls from here until it is done, and in this number of cycles behind it."""
     calls = 0
 
     def note(frame: FrameType, event: str, _: object) -> None:
@@ -227,7 +227,7 @@ async def _count(act: Callable[[], object], is_done: Callable[[], bool], settlin
 
 
 async def _delivery(server: Any, engine: Engine, asked: object, at_once: int, readers: int) -> float:
-    """The calls of one delivery to each of so many readers of one kind."""
+    """The calls of one delivery to each of this number of readers of one kind."""
     transports = [Transport() for _ in range(readers)]
     for transport in transports:
         await _open(server.connect(), transport, asked)

@@ -247,7 +247,7 @@ class Outbox:
         self._put = put
         self._silent_since = self._clock.monotonic()
         if self._held is not None:
-            # Until now for nobody.
+            # The budget did not know its reader until now.
             self._hold(len(self._piece))
         self.pump.begin()
         while True:
