@@ -66,6 +66,11 @@ class Snapshot(Generic[V]):
         for block in self.blocks:
             yield from block.values
 
+    def items(self) -> Iterator[tuple[int, V]]:
+        """The same with their keys."""
+        for block in self.blocks:
+            yield from zip(block.keys, block.values, strict=True)
+
     def of_each(self, keys: Sequence[int]) -> list[V]:
         """The values of ascending keys, all of which exist."""
         return _of_each(self.blocks, self._tops, keys)

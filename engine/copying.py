@@ -38,16 +38,14 @@ def copy_cost(key: Key) -> int:
 
 def copy_key(key: Key, generation: str) -> tuple[Key, list[Text]]:
     """The copy, and those of its texts that are to be compressed. Nothing of it is archived."""
-    copy = Key(generation)
+    copy = Key(generation, parts=tuple(part for one in key.parts if (part := one.copy()) is not None))
     cold = _copy_entries(key.stream, copy.stream)
     copy.expires_at_ms = key.expires_at_ms
-    copy.parts = tuple(part for one in key.parts if (part := one.copy()) is not None)
-    copy.footprint.add(sum(part.kept_bytes for part in copy.parts))
     if key.had_group:
         copy.own_groups()
     for name, group in key.groups.items():
         one = copy.own_groups()[name] = _copy_group(group)
-        copy.footprint.add(one.footprint_bytes)
+        copy.footprint.add(one.kept_bytes)
     return copy, cold
 
 
@@ -63,8 +61,7 @@ def fork_key(
     """A stream with the entries up to an ID, and those of its texts that are to be compressed. Nothing else
     that hangs on the first one is in it. `texts` is what `texts_to_fork` gave.
     """
-    fork = Key(generation)
-    fork.parts = tuple(part for one in key.parts if (part := one.begin_fork()) is not None)
+    fork = Key(generation, parts=tuple(part for one in key.parts if (part := one.begin_fork()) is not None))
     return fork, _copy_upto(key.stream, fork.stream, upto, limits, texts)
 
 
@@ -113,7 +110,8 @@ def _unpacked(parts: Sequence[Part]) -> list[Text]:
 
 def _copy_group(group: Group) -> Group:
     copy = Group(group.last_delivered_id, group.entries_read)
-    copy.policy = group.policy
+    copy.note_seen(group.seen_ms, group.active_ms)
+    copy.note_failed(group.failed_ms)
     for consumer in group.consumers.values():
         one = copy.consumers[consumer.name] = Consumer(consumer.name, consumer.seen_time_ms)
         one.active_time_ms = consumer.active_time_ms
@@ -124,6 +122,6 @@ def _copy_group(group: Group) -> Group:
         copy.restore(
             [entry_id for entry_id, _ in rows], owners, times_ms, [n.delivery_count for _, n in rows]
         )
-    for entry_id, state in group.deferred_first():
-        copy.defer_run([entry_id], state.until_ms or 0, [state.delivery_count])
+    for part in group.parts:
+        part.copy_to(copy, group)
     return copy

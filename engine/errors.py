@@ -4,7 +4,10 @@ Knows: what can be wrong with a command, once, with its code (the contract of cl
 Must never know: HTTP statuses, WebSocket close codes, logging. A bug is an assertion, never one of these.
 """
 
+import re
 from typing import Final
+
+from engine.remedies import remedies_of, remedy
 
 # First words of refusals at which client libraries of Redis send a command again by themselves, the same one
 # or to another server: some do so ten times.
@@ -14,6 +17,10 @@ REPEATED_WORDS: Final = frozenset(
         *("READONLY", "REDIRECT", "TRYAGAIN", "WAIT"),
     }
 )
+
+
+# What a sentence of Redis says of its command, which may have come by another door.
+_OF_COMMAND: Final = re.compile(r" specified in X[A-Z]+")
 
 
 class EngineError(Exception):
@@ -29,7 +36,7 @@ class EngineError(Exception):
         assert not (is_unknown and is_repeated(redis)), "a client that repeats it would do it twice"
         self.code = code
         self.redis = redis
-        self.detail = detail or redis.partition(" ")[2]
+        self.detail = detail or _OF_COMMAND.sub("", redis.partition(" ")[2])
         self.members = members
 
 
@@ -196,17 +203,17 @@ def idempotency_mismatch() -> EngineError:
 
 def stream_exists(stream: str) -> EngineError:
     detail = "the stream exists with another type, lifetime or origin: use it as it is, or another name"
-    return EngineError("stream_exists", f"ERR {detail}", detail, stream=stream)
+    return EngineError("stream_exists", f"ERR {detail}", stream=stream)
 
 
 def stream_gone(stream: str) -> EngineError:
     detail = f"the stream {stream!r} was removed, and has forks: its name is free when these are gone"
-    return EngineError("stream_gone", f"ERR {detail}", detail, stream=stream)
+    return EngineError("stream_gone", f"ERR {detail}", stream=stream)
 
 
 def fork_beyond_end() -> EngineError:
     detail = "Stream-Fork-Offset and -Sub-Offset name a place in the source: this is beyond its end"
-    return EngineError("malformed_header", f"ERR {detail}", detail)
+    return EngineError("malformed_header", f"ERR {detail}")
 
 
 def fork_of_another_stream(source: str) -> EngineError:
@@ -214,43 +221,42 @@ def fork_of_another_stream(source: str) -> EngineError:
         f"Stream-Fork-Offset is of an earlier stream {source!r}: read the one that there is now with "
         "offset=-1, and take an offset that it gives, or leave it out to fork at the end"
     )
-    return EngineError("gap", f"ERR {detail}", detail)
+    return EngineError("gap", f"ERR {detail}")
 
 
 def not_durable(stream: str) -> EngineError:
-    detail = f"the stream {stream!r} was not made by Durable Streams: write to it with POST …/entries or XADD"
-    return EngineError("not_durable", f"ERR {detail}", detail, stream=stream)
+    sentence = f"the stream {stream!r} was not made by Durable Streams: publish to it as to any other"
+    return EngineError("not_durable", f"ERR {sentence}", stream=stream)
 
 
 def not_data(media: str) -> EngineError:
     what = "a JSON text" if media == "application/json" else f"of the type {media}"
     detail = f"an entry of this stream has one field, data, and its value is {what}: Durable Streams reads it"
-    return EngineError("invalid", f"ERR {detail}", detail)
+    return EngineError("invalid", f"ERR {detail}")
 
 
 def media_type_differs(media: str) -> EngineError:
-    detail = f"the stream is {media}: append the same"
-    return EngineError("media_type_differs", f"ERR {detail}", detail)
+    return EngineError("media_type_differs", f"ERR the stream is {media}: append the same")
 
 
 def writer_seq_too_small(last: str) -> EngineError:
     detail = f"Stream-Seq ascends, compared as bytes: the last one was {last!r}"
-    return EngineError("sequence_too_small", f"ERR {detail}", detail)
+    return EngineError("sequence_too_small", f"ERR {detail}")
 
 
 def producer_fenced(producer: str, epoch: int) -> EngineError:
     detail = f"the producer {producer!r} is in epoch {epoch}: begin epoch {epoch + 1} at sequence 0"
-    return EngineError("producer_fenced", f"ERR {detail}", detail, epoch=epoch)
+    return EngineError("producer_fenced", f"ERR {detail}", epoch=epoch)
 
 
 def epoch_begins_at_zero(producer: str) -> EngineError:
     detail = f"a new epoch of the producer {producer!r} begins at sequence 0"
-    return EngineError("malformed_header", f"ERR {detail}", detail)
+    return EngineError("malformed_header", f"ERR {detail}")
 
 
 def producer_gap(producer: str, expected: int, received: int) -> EngineError:
     detail = f"of the producer {producer!r} the sequence {expected} comes next: send what is missing first"
-    return EngineError("producer_gap", f"ERR {detail}", detail, expected=expected, received=received)
+    return EngineError("producer_gap", f"ERR {detail}", expected=expected, received=received)
 
 
 def stale_epoch(producer: str, epoch: int) -> EngineError:
@@ -267,7 +273,7 @@ def too_many_chunks(chunks: int, answer_bytes: int) -> EngineError:
         f"an epoch has at most {chunks} chunks and {answer_bytes} bytes of their answers: publish "
         "larger ones, or begin another epoch"
     )
-    return invalid(f"ERR {sentence}", sentence)
+    return invalid(f"ERR {sentence}")
 
 
 def chunk_mismatch(producer: str, epoch: int, chunk: int) -> EngineError:
@@ -304,16 +310,24 @@ def group_has_pending(group: str, pending: int) -> EngineError:
     return EngineError(
         "group_has_pending",
         "ERR The group has pending entries",
-        f"the group {group!r} has {pending} pending entries: acknowledge them, or say pending=drop",
+        f"the group {group!r} has {pending} pending entries: {remedy('group_has_pending').rest}",
         pending=pending,
     )
+
+
+def order_of_pending(pending: int, passed_over: int) -> EngineError:
+    sentence = (
+        f"the order of a group changes only while nothing of it is in flight: {pending} entries are pending "
+        f"and {passed_over} wait for their keys; acknowledge them, or set the group's position"
+    )
+    return EngineError("group_has_pending", f"ERR {sentence}", pending=pending)
 
 
 def consumer_has_pending(consumer: str, pending: int) -> EngineError:
     return EngineError(
         "consumer_has_pending",
         "ERR The consumer has pending entries",
-        f"the consumer {consumer!r} has {pending} pending entries: say pending=drop, or transfer:<consumer>",
+        f"the consumer {consumer!r} has {pending} pending entries: {remedy('consumer_has_pending').rest}",
         pending=pending,
     )
 
@@ -323,7 +337,7 @@ def too_many_to_remove(consumer: str, pending: int) -> EngineError:
         f"the consumer {_printable(consumer)!r} has {pending} pending entries, too many for one turn: "
         "remove it outside of a transaction"
     )
-    return EngineError("invalid", f"ERR {sentence}", sentence, pending=pending)
+    return EngineError("invalid", f"ERR {sentence}", pending=pending)
 
 
 def too_many_streams(streams_max: int) -> EngineError:
@@ -337,62 +351,63 @@ def too_many_groups(stream: str, groups_max: int) -> EngineError:
 
 def too_many_consumers(group: str, consumers_max: int) -> EngineError:
     what = f"another consumer of the group '{_printable(group)}', which may have {consumers_max}"
-    remedy = "delete consumers that are gone (or set the group's consumer_timeout_ms)"
-    return _too_many(what, remedy, "consumers_max")
+    return _too_many(what, "delete those that are gone, or let the group time them out", "consumers_max")
 
 
 def _too_many(what: str, remedy: str, limit: str) -> EngineError:
     """A cap is reached. Not retryable: time alone makes no room."""
     sentence = f"no room for {what}: {remedy}, or raise the setting {limit}"
-    return EngineError("invalid", f"ERR {sentence}", sentence, limit=limit)
+    return EngineError("invalid", f"ERR {sentence}", limit=limit)
 
 
 def too_many_schedules(most: int, limit: str, stream: str | None = None) -> EngineError:
     """A cap is reached, `limit`: of the stream, or of all of them."""
     whose = "in all streams together" if stream is None else f"in the stream '{_printable(stream)}'"
     sentence = f"there may be {most} schedules {whose}: cancel some, or wait until some have run"
-    return EngineError("invalid", f"ERR {sentence}", sentence, limit=limit)
+    return EngineError("invalid", f"ERR {sentence}", limit=limit)
 
 
 def invalid_schedule(sentence: str) -> EngineError:
-    """A rule, or a name, that cannot be; the sentence begins with the member."""
-    return invalid(f"ERR {sentence}")
+    """A rule, or a name, that cannot be; the sentence begins with the member. To Redis, every_ms is EVERY."""
+    return invalid(f"ERR {re.sub('paused_(?=until)|(_in)?_ms', '', sentence)}", sentence)
 
 
 def no_schedule(stream: str, name: str) -> EngineError:
     sentence = f"the stream '{_printable(stream)}' has no schedule {name!r}: it has run, or was cancelled"
-    return EngineError("no_schedule", f"ERR {sentence}", sentence, schedule=name)
+    return EngineError("no_schedule", f"ERR {sentence}", schedule=name)
 
 
 def schedule_gone(name: str) -> EngineError:
     sentence = f"the schedule {name!r} has run or was cancelled: nothing was published"
-    return EngineError("schedule_gone", f"ERR {sentence}", sentence, schedule=name)
+    return EngineError("schedule_gone", f"ERR {sentence}", schedule=name)
 
 
 def schedule_exists(name: str) -> EngineError:
-    sentence = f"there is a schedule {name!r}: leave the condition out to replace it"
-    return EngineError("schedule_exists", f"ERR {sentence}", sentence, schedule=name)
+    sentence = f"ERR there is a schedule {name!r}: leave the condition out to replace it"
+    return EngineError("schedule_exists", sentence, schedule=name)
 
 
 def recurring_forbidden() -> EngineError:
-    sentence = "what recurs takes the right to manage the stream"
-    # Whoever has it says so with the command.
-    way = "cancel it by WEIR.SCHEDULE DEL key name RECURRING"
-    detail = f"{sentence}, and WEIR.SCHEDULE DEL the word RECURRING too"
-    return EngineError("forbidden", f"NOPERM {sentence}: {way}", detail)
+    sentence, way = "what recurs takes the right to manage the stream", remedy("recurring_forbidden")
+    return EngineError("forbidden", f"NOPERM {sentence}: {way.redis}", f"{sentence}: {way.rest}")
 
 
 def has_schedules(stream: str, count: int, end: str = "close") -> EngineError:
     """A stream that is not closed while entries are scheduled; `end` is "delete" where it is not deleted."""
-    sentence = (
-        f"the stream '{_printable(stream)}' has {count} schedules, which would never run: cancel them, or "
-        f"{end} it with"
+    sentence = f"the stream '{_printable(stream)}' has {count} schedules, which would never run"
+    way = remedy("close_has_schedules" if end == "close" else "delete_has_schedules")
+    return EngineError(
+        "has_schedules", f"ERR {sentence}: {way.redis}", f"{sentence}: {way.rest}", schedules=count
     )
-    closing, deleting = "POST /v1/streams/{stream}/close", "DELETE /v1/streams/{stream}"
-    way = f"{closing if end == 'close' else deleting}?schedules=drop"
-    # Redis clients close in words of their own, and delete without being asked.
-    redis = f"ERR {sentence} {'SCHEDULES DROP' if end == 'close' else way}"
-    return EngineError("has_schedules", redis, f"{sentence} {way}", schedules=count)
+
+
+def by_door(refusal: EngineError) -> dict[str, str]:
+    """The sentence of a refusal in the words of the other doors; empty where it is the same."""
+    for way in remedies_of(refusal.code, refusal.members):
+        if way.rest in refusal.detail:
+            doors = ("cli", "console", "redis")
+            return {door: refusal.detail.replace(way.rest, getattr(way, door)) for door in doors}
+    return {}
 
 
 def too_much_metadata(bytes_max: int) -> EngineError:
@@ -432,7 +447,7 @@ def publishes_too_much(took_us: int, took_us_max: int) -> EngineError:
         f"not stored: this would take about {-(-took_us // 1000)} ms in one piece, and one request may take "
         f"{took_us_max // 1000}; publish to fewer streams at once, or fewer entries"
     )
-    return invalid(f"ERR {rule}", rule)
+    return invalid(f"ERR {rule}")
 
 
 def too_large_to_copy() -> EngineError:
@@ -452,8 +467,7 @@ def not_an_integer() -> EngineError:
 
 def nothing_is_durable() -> EngineError:
     """Under the policy `no` it is unknown when written bytes are on disk."""
-    sentence = "nothing is known to be on disk under fsync=no: leave durable_only out, or run with everysec"
-    return EngineError("invalid", f"ERR {sentence}", sentence)
+    return invalid("ERR nothing is known to be on disk under fsync=no: leave that out, or run with everysec")
 
 
 def storage_failed(*, is_unknown: bool = False) -> EngineError:
@@ -479,13 +493,15 @@ def run_damaged(first: str, last: str, behind: str) -> EngineError:
     """The part of a stream between these two, in a file of its own, cannot be read back; `behind` is the next
     ID.
     """
-    detail = (
+    sentence = (
         f"a part of this stream cannot be read from the disk, {first} to {last}; the rest of it can, and the "
         f"gateway's log names the file. A read after {last} goes on behind it, a range that ends at ({first} "
-        f"has what is before it. XTRIM MINID {behind} gives up all entries up to there, XGROUP SETID {last} "
-        "lets a group read on behind them, and XACK drops what is pending of them"
+        "has what is before it. "
     )
-    return EngineError(ENTRIES_DAMAGED, f"MISCONF {detail}", detail, outcome=_outcome(is_unknown=False))
+    named = {"damaged_upto": last, "next_id": behind}
+    way, outcome = remedy(ENTRIES_DAMAGED, **named), _outcome(is_unknown=False)
+    redis, rest = f"MISCONF {sentence}{way.redis}", f"{sentence}{way.rest}"
+    return EngineError(ENTRIES_DAMAGED, redis, rest, **named, outcome=outcome)
 
 
 def storage_full(*, stalled: bool = False) -> EngineError:

@@ -12,9 +12,7 @@ What is not freed is in memory: it counts until the last part of it is gone.
 from typing import Any, Final
 
 from engine.blocks import SortedMap
-from engine.groups import Group
 from engine.memory import Total
-from engine.pending_states import Consumer
 
 # Steps of one turn: each frees a block of at most 512 entries, or an object with its small parts; some 5 ms.
 _STEPS_MAX: Final = 200
@@ -34,7 +32,7 @@ class Garbage:
         return len(self._things)
 
     def add(self, thing: object, size: int) -> None:
-        """Take a removed thing of `size` bytes: a dict, a list, a group, or what has `garbage()`."""
+        """Take a removed thing of `size` bytes: a dict, a list, or what has `garbage()`."""
         self._things += (size, thing)
         self._footprint.add(size)
 
@@ -65,9 +63,4 @@ def _parts(thing: Any) -> list[Any]:  # noqa: ANN401 - any removed object
         return [thing]
     if isinstance(thing, SortedMap):
         return [thing.dismantle()]
-    if isinstance(thing, Consumer):
-        return _parts(thing.pending) if thing.pending else []
-    if isinstance(thing, Group):
-        deferred = _parts(thing.deferred) if thing.deferred else []
-        return [thing.consumers, *_parts(thing.pending), *_parts(thing.by_delivery), *deferred]
     return thing.garbage() if hasattr(thing, "garbage") else []

@@ -5,7 +5,7 @@ Must never know: commands, waiting readers, the log.
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from operator import attrgetter
 from secrets import token_bytes
 from types import MappingProxyType
@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from engine.capability import Capability
 from engine.dedup import PUBLISHED, IdempotentPublishReply, Producers
 from engine.forks import Forks
 from engine.garbage import Garbage
@@ -27,7 +28,7 @@ from engine.memory import (
 )
 from engine.names import SortedNames
 from engine.nodes import Text
-from engine.parts import PARTS
+from engine.parts import GROUP_PARTS, PARTS
 from engine.parts.idempotence import DURATION_S_DEFAULT, MAXSIZE_DEFAULT
 from engine.parts.part import P, PartIndex, StreamPart
 from engine.quotas import QuotaCounts
@@ -94,7 +95,8 @@ class Key(msgspec.Struct, gc=False, eq=False):
     used_ms: int = 0
 
     def __post_init__(self) -> None:
-        self.stream.footprint.add(STREAM_BYTES)
+        of_parts = sum([part.kept_bytes for part in self.parts]) if self.parts else 0
+        self.stream.footprint.add(STREAM_BYTES + of_parts)
         if isinstance(self._generation, str):
             self.generation = self._generation
 
@@ -138,10 +140,10 @@ class Key(msgspec.Struct, gc=False, eq=False):
         """Whether its lifetime is to be looked at."""
         return self.expires_at_ms is not None and self.expires_at_ms <= now_ms
 
-    @property
-    def deferred_until_ms(self) -> int | None:
-        """When the first deferred entry of its groups comes back."""
-        times_ms = [one.deferred_until_ms for one in self.groups.values() if one.deferred]
+    def due_ms(self, kind: type[Capability]) -> int | None:
+        """When something of a part of this kind falls due first, in it or in its groups."""
+        held = [kind.of(self), *(kind.of(group) for group in self.groups.values())]
+        times_ms = [part.due_ms for part in held if part is not None]
         return min((at_ms for at_ms in times_ms if at_ms is not None), default=None)
 
     @property
@@ -168,6 +170,10 @@ def _new_generation() -> str:
     return token_bytes(GENERATION_BYTES).hex()
 
 
+def _no_readers(_: str) -> Collection[tuple[str, str]]:
+    return ()
+
+
 class Keyspace:
     """All streams. `new_generation` gives the random part of a new stream."""
 
@@ -182,7 +188,8 @@ class Keyspace:
         self.metadata: dict[str, bytes] = {}
         self.memory = Memory(caps.memory_bytes_max, caps.memory_bytes_soft)
         self.producers = Producers(self.memory.shared)
-        self.quotas = QuotaCounts(self.names, lambda name: self.keys[name].footprint)
+        self._names = SortedNames()
+        self.quotas = QuotaCounts(self._names, lambda name: self.keys[name].footprint)
         # IDs made by the clock stay above this: one below may have been shown before a crash and lost in it.
         self.floor_ms = -1
         # Entries appended since the keyspace was made, those that were read from the log among them.
@@ -191,9 +198,11 @@ class Keyspace:
         self.maintained: dict[str, None] = {}
         self.lifetimes = Lifetimes()
         self.forks = Forks()
-        self.deferrals = DueTimes()
-        # What is kept of all streams with a part.
+        # What is kept of all streams with a part; of parts in which something falls due, when to look at
+        # which stream.
         self.indexes: dict[type[StreamPart], PartIndex] = {kind: kind.new_index() for kind in PARTS}
+        kinds: tuple[type[Capability], ...] = (*PARTS, *GROUP_PARTS)
+        self.due_times = {kind: DueTimes() for kind in kinds if kind.falls_due}
         self._moment_ms = 0
         self.generations = Generations()
         self.versions = Versions()
@@ -209,12 +218,13 @@ class Keyspace:
         self.before_change: Callable[[str], None] | None = None
         # Returns the lowest ID of a stream that a crash may take back; set by the writer of the log.
         self.unsynced_from: Callable[[str], int] | None = None
+        # The consumers of a stream, as (group, name), that are connected or wait for entries.
+        self.readers: Callable[[str], Collection[tuple[str, str]]] = _no_readers
         # What was removed, to be freed bit by bit.
         self.garbage = Garbage(self.memory.garbage)
         # Texts that wait to be compressed.
         self.cold: list[Text] = []
         # All names in order.
-        self._names = SortedNames()
         self._is_loading = False
         # Shared by all streams.
         self._node_cache = DecodedNodeCache(caps.memory_bytes_max)
@@ -244,10 +254,10 @@ class Keyspace:
         self.quotas.enter(name)
         if key.expires_at_ms is not None:
             self.lifetimes.add(name, key.expires_at_ms)
-        if key.groups:
-            self.deferrals.hasten(name, key.deferred_until_ms)
         for part in key.parts:
             self.indexes[type(part)].enter(name, part)
+        for kind, times in self.due_times.items() if key.parts or key.groups else ():
+            times.hasten(name, key.due_ms(kind))
 
     def remove(self, name: str) -> None:
         """Take a stream out, with all that hangs on it."""
@@ -271,12 +281,10 @@ class Keyspace:
         key = self.keys.pop(name)
         self._note_previous(name, key)
         self._drop_lifetime(name, key)
-        self.deferrals.replace(name, None)
         for part in key.parts:
-            self.indexes[type(part)].leave(part)
-        for index in self.indexes.values():
-            if index.due_times is not None:
-                index.due_times.replace(name, None)
+            self.indexes[type(part)].leave(name, part)
+        for times in self.due_times.values():
+            times.replace(name, None)
         key.footprint.leave_all()
         key.stream.nodes.leave()
         self.maintained.pop(name, None)
@@ -309,6 +317,8 @@ class Keyspace:
         key.parts = tuple(sorted([*key.parts, part], key=attrgetter("rank")))
         key.footprint.add(part.kept_bytes)
         self.indexes[kind].enter(name, part)
+        if kind.falls_due:
+            self.due_times[kind].hasten(name, part.due_ms)
         return part
 
     def drop_part(self, name: str, kind: type[StreamPart]) -> None:
@@ -318,7 +328,7 @@ class Keyspace:
         assert part is not None, "the command has looked"
         key.parts = tuple(one for one in key.parts if one is not part)
         key.footprint.add(-part.kept_bytes)
-        self.indexes[kind].leave(part)
+        self.indexes[kind].leave(name, part)
         if part.garbage():
             self.garbage.add(part, part.kept_bytes)
 
@@ -369,9 +379,10 @@ class Keyspace:
         self.maintained.clear()
         self.lifetimes.clear()
         self.forks.clear()
-        self.deferrals.clear()
         for index in self.indexes.values():
             index.clear()
+        for times in self.due_times.values():
+            times.clear()
         self.round.clear()
         self._names.replace([])
         self.cold.clear()
@@ -425,10 +436,11 @@ class Keyspace:
         named = [name for name, _ in self.lifetimes.items()]
         assert len(self.lifetimes) == len(named) == len(set(named)), "each lifetime is there once"
         assert timed - set(named) <= self.maintained.keys(), "a stream that outlives its time is looked at"
-        self.deferrals.check({name: key.deferred_until_ms for name, key in self.keys.items()}, self.keys)
-        for kind, index in self.indexes.items():
-            found = {name: part for name, key in self.keys.items() if (part := kind.of(key)) is not None}
-            index.check(found, self.keys)
+        for kind, times in self.due_times.items():
+            times.check({name: key.due_ms(kind) for name, key in self.keys.items()}, self.keys)
+        for part_kind, index in self.indexes.items():
+            parts = ((name, part_kind.of(key)) for name, key in self.keys.items())
+            index.check({name: part for name, part in parts if part is not None})
         self.producers.check()
         self.forks.check()
         assert self.keys.keys().isdisjoint(self.forks.hidden), "a name is hidden while no stream has it"

@@ -9,11 +9,12 @@ delivery. A deferred entry has no owner, and the time at which it is released in
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Final, overload
 
 import msgspec
 
-from engine.blocks import SortedMap
+from engine.blocks import Snapshot, SortedMap
 from engine.packed import PackedColumn, PackedNones, PackedNumbers
 
 SERIAL_BITS: Final = 64
@@ -23,6 +24,8 @@ OWNED_FROM: Final = 1 << SERIAL_BITS
 # for there may be many consumers.
 _CONSUMER_BLOCK_IDS_MAX: Final = 256
 _CONSUMER_LISTS_MAX: Final = 2
+# Pending entries in one record of a snapshot.
+_ROWS_MAX: Final = 512
 
 
 class PendingState(msgspec.Struct, frozen=True, gc=False):
@@ -84,6 +87,17 @@ def held_by_others(pending: Mapping[int, PendingState], consumer: str | None) ->
     return {entry_id for entry_id, state in pending.items() if state.is_held_by_another(consumer)}
 
 
+def rows_in_order(
+    pending: Snapshot[PendingState], in_order: Snapshot[int]
+) -> Iterator[tuple[list[int], list[PendingState]]]:
+    """Entries in this order with their states, as many at a time as one record of a snapshot has."""
+    rest = in_order.values()
+    while entry_ids := list(islice(rest, _ROWS_MAX)):
+        ascending = sorted(entry_ids)
+        states = dict(zip(ascending, pending.of_each(ascending), strict=True))
+        yield entry_ids, [states[entry_id] for entry_id in entry_ids]
+
+
 class Consumer:
     """`active_time_ms` is -1 before the first delivery."""
 
@@ -96,6 +110,10 @@ class Consumer:
         self.pending: SortedMap[None] = SortedMap(
             _CONSUMER_BLOCK_IDS_MAX, PackedNones.of, _CONSUMER_LISTS_MAX
         )
+
+    def garbage(self) -> list[object]:
+        """What is large in it, once it was removed."""
+        return [self.pending] if self.pending else []
 
 
 class PackedPending(msgspec.Struct, gc=False):

@@ -86,8 +86,18 @@ class Call(msgspec.Struct, frozen=True):
         return [error] * len(self.commands) if self.how is How.EACH else Refused(error)
 
 
-class Sends(Protocol):
-    """What runs calls."""
+class CommandEngine(Protocol):
+    """Runs commands on streams, groups and what is pending. All members belong to one event loop."""
+
+    @property
+    def durability(self) -> str:
+        """What an answer promises: `fsync`, or `os` (handed to the operating system); of a backend `memory`,
+        `replicated:N` or `fsync:N`.
+        """
+
+    @property
+    def delivery_durability(self) -> str:
+        """As above, for the answer to a read of a group."""
 
     def send(self, call: Call, done: Done) -> Replies | None:
         """Run the commands now. Returns the replies if they may leave now; otherwise None, and `done` gets
@@ -99,7 +109,7 @@ class Sends(Protocol):
         """
 
 
-async def ask(engine: Sends, call: Call) -> Replies:
+async def ask(engine: CommandEngine, call: Call) -> Replies:
     """The replies of a call. Cancelled, a read that waits takes nothing. Raises EngineError: a refusal of the
     whole.
     """
@@ -117,7 +127,7 @@ async def ask(engine: Sends, call: Call) -> Replies:
     return replies
 
 
-async def ask_one(engine: Sends, call: Call) -> Reply:
+async def ask_one(engine: CommandEngine, call: Call) -> Reply:
     """The reply of a call of one command. Raises EngineError."""
     (reply,) = await ask(engine, call)
     if isinstance(reply, EngineError):
@@ -130,20 +140,6 @@ def unexpected(origin: str, error: Exception) -> EngineError:
     context = {"message": "a call failed", "exception": error, "origin": origin}
     asyncio.get_running_loop().call_exception_handler(context)
     return errors.internal()
-
-
-class CommandEngine(Sends, Protocol):
-    """Runs commands on streams, groups and what is pending. All members belong to one event loop."""
-
-    @property
-    def durability(self) -> str:
-        """What an answer promises: `fsync`, or `os` (handed to the operating system); of a backend `memory`,
-        `replicated:N` or `fsync:N`.
-        """
-
-    @property
-    def delivery_durability(self) -> str:
-        """The same for the answer to a group's read."""
 
 
 class EngineProxy:

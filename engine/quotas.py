@@ -11,10 +11,11 @@ Must never know: how a pattern is written, whose quota it is, commands, what a s
 A check costs the same however many streams there are. Creating a stream costs one match for each pattern.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple, Protocol
+from collections.abc import Callable
+from typing import Final, NamedTuple
 
 from engine.memory import Footprint, Total
+from engine.names import SortedNames
 
 # Patterns that are counted at a time. Where more are in use, the one not used for longest is counted anew
 # when it is used again.
@@ -36,14 +37,6 @@ class Quota(NamedTuple):
     bytes_max: int | None = None
 
 
-class Names(Protocol):
-    """The names of all streams in order, from those with `prefix` at most `limit` above `after`."""
-
-    def __call__(
-        self, *, prefix: str = "", after: str | None = None, limit: int | None = None
-    ) -> Sequence[str]: ...
-
-
 class _Count:
     """The sum of one pattern; names above `upto` have still to be looked at, None for no name."""
 
@@ -61,7 +54,7 @@ class _Count:
 class QuotaCounts:
     """What the streams of each pattern in use take. `names` and `footprint` show the streams."""
 
-    def __init__(self, names: Names, footprint: Callable[[str], Footprint]) -> None:
+    def __init__(self, names: SortedNames, footprint: Callable[[str], Footprint]) -> None:
         self._names = names
         self._footprint = footprint
         # The one used last is the last.
@@ -93,14 +86,14 @@ class QuotaCounts:
     def check(self) -> None:
         """Assert that each sum is that of its streams."""
         for count in self._counts.values():
-            own = [self._footprint(name) for name in self._names() if count.has_passed(name)]
+            own = [self._footprint(name) for name in self._names.page() if count.has_passed(name)]
             assert count.sum.bytes == sum(one.bytes for one in own), (
                 "a quota's bytes are those of its streams"
             )
             assert count.sum.parts == len(own), "a quota's streams are those that match"
 
     def _count_on(self, count: _Count) -> None:
-        names = self._names(prefix=count.quota.prefix, after=count.upto, limit=COUNTED_PER_CHECK + 1)
+        names = self._names.page(count.quota.prefix, count.upto, COUNTED_PER_CHECK + 1)
         for name in names[:COUNTED_PER_CHECK]:
             if count.quota.matches(name):
                 self._footprint(name).join(count.sum)
@@ -108,6 +101,6 @@ class QuotaCounts:
 
     def _forget(self, pattern: str) -> None:
         count = self._counts.pop(pattern)
-        for name in self._names(prefix=count.quota.prefix):
+        for name in self._names.page(count.quota.prefix):
             if count.has_passed(name):
                 self._footprint(name).leave(count.sum)

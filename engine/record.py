@@ -22,10 +22,13 @@ IdsInTexts = Annotated[Sequence[int], "in the texts"]
 class Record(msgspec.Struct, frozen=True):
     """The base of all. `stream`, where there is one, is the name that the change touches."""
 
-    # For good, and no other kind's.
+    # For good, and no other kind's; from 64 on of snapshots alone. docs/operations.md has each one's version.
     number: ClassVar[int]
     # The event that the change is in keyspace notifications, None for a change that is none.
     event: ClassVar[str | None] = None
+    # Whether those who watch the stream see no change: it is what consumers do with entries, or where these
+    # are kept.
+    is_of_consumers: ClassVar[bool] = False
 
     def apply(self, keyspace: Any) -> None:  # noqa: ANN401 - records of parts see less of it than others
         """Do the change. Never fails: what could be wrong was checked before the record was made."""

@@ -4,13 +4,14 @@ Knows: rules and their texts. Must never know: streams, what time it is, what ha
 
     {"every_ms":60000}    {"cron":"30 2 * * *","tz":"Europe/Berlin"}    {"in_ms":5000}    nothing: a time
 
-The text of a rule is all of its definition: two schedules are the same if their entries and texts are.
+The text of a rule is its definition, and its pause: so a pause goes wherever its schedule goes.
 """
 
 from functools import lru_cache
 from typing import Final, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from engine import errors
 from engine.cron import check_zone, cron_after, no_expression
@@ -18,6 +19,9 @@ from engine.cron import check_zone, cron_after, no_expression
 # How far ahead one may be: ten years. And the shortest time between two runs.
 AHEAD_MS_MAX: Final = 10 * 366 * 24 * 3600 * 1000
 EVERY_MS_MIN: Final = 1_000
+# When a schedule is due whose pause has no end: behind every time that there may be. A server keeps it
+# exactly, and the number behind it.
+NEVER_MS: Final = (1 << 53) - 1
 # A run that comes later than this has been missed, for rules that skip those.
 MISSED_AFTER_MS: Final = 10_000
 CRON_BYTES_MAX: Final = 256
@@ -30,6 +34,9 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     What recurs ends behind `until_ms`, and after `count` runs. A run that comes later than `expires_in_ms`
     is left out; with `missed` "skip", one later than 10 seconds.
+
+    `held_ms` is that of a pause: when it was due as the pause began. One until `paused_until_ms` ends by
+    itself.
     """
 
     at_ms: int | None = None
@@ -41,6 +48,17 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     count: int | None = None
     missed: Literal["once", "skip"] = "once"
     expires_in_ms: int | None = None
+    held_ms: int | None = None
+    paused_until_ms: int | None = None
+
+    @property
+    def definition(self) -> "Rule":
+        """The rule without a pause: what is compared when it is set again."""
+        return self if self.held_ms is None else replace(self, held_ms=None, paused_until_ms=None)
+
+    def is_paused(self, now_ms: int) -> bool:
+        """Whether a pause goes on."""
+        return self.held_ms is not None and (self.paused_until_ms is None or self.paused_until_ms > now_ms)
 
     @property
     def recurs(self) -> bool:
@@ -92,6 +110,31 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             return None
         next_ms = self._after(at_ms, max(at_ms, now_ms))
         return None if next_ms is None or (self.until_ms is not None and next_ms > self.until_ms) else next_ms
+
+    def pause(self, at_ms: int, until_ms: int | None, now_ms: int) -> tuple["Rule", int]:
+        """The rule of a schedule due at `at_ms`, paused until a time or without an end, and its next time.
+        What recurs makes up for no run; a single one comes with the end. Raises `invalid`.
+        """
+        held_ms = at_ms if self.held_ms is None else self.held_ms
+        paused = replace(self, held_ms=held_ms, paused_until_ms=until_ms)
+        if until_ms is None:
+            return paused, NEVER_MS
+        if not now_ms < until_ms <= now_ms + AHEAD_MS_MAX:
+            raise errors.invalid_schedule("paused_until: give a time to come, at most ten years from now")
+        return paused, self._behind(held_ms, until_ms)
+
+    def resume(self, at_ms: int, now_ms: int) -> tuple["Rule", int]:
+        """The same without its pause. Raises `invalid` where it has ended meanwhile."""
+        return self.definition, at_ms if self.held_ms is None else self._behind(self.held_ms, now_ms)
+
+    def _behind(self, held_ms: int, end_ms: int) -> int:
+        """When it is due behind a pause that ends then."""
+        if not self.recurs:
+            return max(held_ms, end_ms)
+        next_ms = held_ms if held_ms > end_ms else self.next_ms(held_ms, end_ms)
+        if next_ms is None:
+            raise errors.invalid_schedule("until: no run is left behind the pause: cancel it instead")
+        return next_ms
 
     def is_missed(self, at_ms: int, now_ms: int) -> bool:
         """Whether a run that was due at `at_ms` comes too late now."""

@@ -13,6 +13,7 @@ import msgspec
 
 from engine import entries
 from engine.ids import EntryId
+from engine.name_marks import Body, NamePlace, StoredText, StreamKey
 from engine.recurrence import Rule
 
 T = TypeVar("T")
@@ -28,7 +29,7 @@ class Entries(msgspec.Struct, frozen=True):
     them no more. `whole`: what was trimmed before them was read, in the archive.
     """
 
-    parts: Sequence[bytes] = ()
+    parts: Sequence[StoredText] = ()
     count: int = 0
     first: int = 0
     last: int = 0
@@ -74,7 +75,7 @@ class StreamEnd(msgspec.Struct, frozen=True):
     reads it.
     """
 
-    stream: str
+    stream: StreamKey
     last_id: int
     closed_at_ms: int
     reason: str
@@ -117,7 +118,7 @@ class StreamEntries(msgspec.Struct, frozen=True):
     says that the cursor is of another stream.
     """
 
-    stream: str
+    stream: StreamKey
     entries: Entries
     after: int
     gap: Gap | None = None
@@ -132,8 +133,8 @@ class StreamsRead(msgspec.Struct, frozen=True):
     """
 
     streams: Sequence[StreamEntries]
-    cursors: Sequence[tuple[str, int]]
-    unfinished: Sequence[str] = ()
+    cursors: Sequence[tuple[StreamKey, int]]
+    unfinished: Sequence[StreamKey] = ()
     generations: Sequence[str] = ()
     closed: Sequence[StreamEnd] = ()
 
@@ -147,7 +148,7 @@ class Delivered(msgspec.Struct, frozen=True, gc=False):
     """
 
     id: int
-    text: bytes | None
+    text: StoredText | None
     delivery_count: int
     idle_ms: int | None = None
     deliveries: int | None = None
@@ -199,7 +200,7 @@ class StreamDeliveries(msgspec.Struct, frozen=True):
     one after. `more` means that a limit ended the read. `mark` is there if some of the entries are new.
     """
 
-    stream: str
+    stream: StreamKey
     entries: Sequence[Delivered]
     history: bool
     after: int
@@ -217,9 +218,9 @@ class GroupRead(msgspec.Struct, frozen=True):
     """
 
     streams: Sequence[StreamDeliveries]
-    unfinished: Sequence[str] = ()
+    unfinished: Sequence[StreamKey] = ()
     closed: Sequence[StreamEnd] = ()
-    paused: Sequence[str] = ()
+    paused: Sequence[StreamKey] = ()
 
 
 class Outcomes(msgspec.Struct, frozen=True):
@@ -284,7 +285,9 @@ class ConsumerInfo(msgspec.Struct, frozen=True):
 
 
 class GroupInfo(msgspec.Struct, frozen=True):
-    """XINFO GROUPS. `entries_read` and `lag` are None where they are unknown."""
+    """XINFO GROUPS. `entries_read` and `lag` are None where they are unknown. `passed_over` entries, which
+    count in `lag`, were read and wait for others of their keys.
+    """
 
     name: str
     consumers: int
@@ -292,20 +295,25 @@ class GroupInfo(msgspec.Struct, frozen=True):
     last_delivered_id: int
     entries_read: int | None
     lag: int | None
-    dead_letter_stream: str | None = None
+    dead_letter_stream: StreamKey | None = None
     max_deliveries: int | None = None
     ack_timeout_ms: int | None = None
     consumer_timeout_ms: int | None = None
     max_age_ms: int | None = None
     paused: bool = False
+    state: str = ""
+    ordered_by: str | None = None
+    in_flight_per_key: int = 1
+    passed_over: int = 0
 
 
 class StreamInfo(msgspec.Struct, frozen=True):
     """XINFO STREAM, and what is Weir's own: generation, removed_upto, retention, archived_up_to, memory.
 
     `first_entry` and `last_entry` are stored text or None; `memory_bytes` is the stored text as it is held;
-    `closed_at_ms` is None for an open stream; `held_by` says what keeps all of it in spite of its limits, if
-    anything does.
+    `closed_at_ms` is None for an open stream. `held_by` is the group that keeps all of it in spite of its
+    limits, and needs `held_id`; `errors.NO_GROUP` and 0 where it waits for one; empty where nothing does. No
+    field has a default: each engine, and `ShownInfo` of tenants, says all of them.
     """
 
     length: int
@@ -321,8 +329,8 @@ class StreamInfo(msgspec.Struct, frozen=True):
     iids_added: int
     iids_duplicates: int
     groups: int
-    first_entry: bytes | None
-    last_entry: bytes | None
+    first_entry: StoredText | None
+    last_entry: StoredText | None
     generation: str
     removed_upto: int
     max_len: int | None
@@ -337,10 +345,12 @@ class StreamInfo(msgspec.Struct, frozen=True):
     close_reason: str
     # Of a stream of Durable Streams: its media type, and the stream that it is a fork of.
     media: str | None
-    forked_from: str | None
+    forked_from: StreamKey | None
     # Entries for later, which go with it.
     schedules: int
+    state: str
     held_by: str
+    held_id: int
 
     @property
     def entries_bytes(self) -> int:
@@ -365,7 +375,7 @@ class GroupMeasure(NamedTuple):
 class StreamMeasure(NamedTuple):
     """A stream's figures; `bytes` is the memory of its entries' texts. `groups_left_out` had no room."""
 
-    name: str
+    name: StreamKey
     length: int
     bytes: int
     groups: Sequence[GroupMeasure]
@@ -478,8 +488,8 @@ class StreamDetail(msgspec.Struct, frozen=True):
 class Listing(msgspec.Struct, frozen=True):
     """Names in order; `next` is where to go on (exclusive), None at the end."""
 
-    names: Sequence[str]
-    next: str | None = None
+    names: Sequence[StreamKey]
+    next: NamePlace | None = None
 
 
 class MetadataPage(msgspec.Struct, frozen=True):
@@ -491,8 +501,8 @@ class MetadataPage(msgspec.Struct, frozen=True):
 class StreamPage(msgspec.Struct, frozen=True):
     """Streams by name; `next` is the name to go on after, None at the end."""
 
-    streams: Sequence[tuple[str, StreamInfo]]
-    next: str | None = None
+    streams: Sequence[tuple[StreamKey, StreamInfo]]
+    next: NamePlace | None = None
 
 
 class ScheduleInfo(msgspec.Struct, frozen=True):
@@ -502,7 +512,7 @@ class ScheduleInfo(msgspec.Struct, frozen=True):
 
     name: str
     at_ms: int
-    body: bytes
+    body: Body
     rule: Rule
     left: int | None = None
 
@@ -546,7 +556,7 @@ class Dropped(msgspec.Struct, frozen=True):
 class DeadLettered(msgspec.Struct, frozen=True):
     """Entries moved to the dead-letter stream `stream`, and those that were not the consumer's to move."""
 
-    stream: str
+    stream: StreamKey
     ids: Sequence[int]
     not_held: Sequence[int] = ()
 
@@ -574,14 +584,14 @@ class Redriven(msgspec.Struct, frozen=True):
 class Published(msgspec.Struct, frozen=True):
     """What each stream got; `duplicate` if the idempotency key was used before."""
 
-    streams: Sequence[tuple[str, Added]]
+    streams: Sequence[tuple[StreamKey, Added]]
     duplicate: bool = False
 
 
 class StoredRun(msgspec.Struct, frozen=True):
     """What one stream got."""
 
-    stream: str
+    stream: StreamKey
     first_id: int
     last_id: int
     count: int
@@ -601,7 +611,7 @@ class StreamPlan(msgspec.Struct, frozen=True):
     that end all pieces but the last. 0 for no ID. Of a `closed` stream `last_id` stays the last.
     """
 
-    stream: str
+    stream: StreamKey
     after: int
     end: int
     count: int
@@ -620,7 +630,7 @@ class StreamPlan(msgspec.Struct, frozen=True):
 class PreviousStream(msgspec.Struct, frozen=True):
     """The stream that had the name before, or had it last: its generation, and the last ID that it gave."""
 
-    stream: str
+    stream: StreamKey
     generation: str
     last_id: int
 
@@ -631,7 +641,7 @@ class Planned(msgspec.Struct, frozen=True):
     """
 
     streams: Sequence[StreamPlan]
-    missing: Sequence[str]
+    missing: Sequence[StreamKey]
     previous: Sequence[PreviousStream] = ()
 
 
@@ -664,6 +674,40 @@ class Presence(Enum):
     FOUND = "found"
 
 
+class GroupFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What says why a group delivers nothing. `pending` are its oldest entries, or those of the consumer that
+    was asked about.
+    """
+
+    now_ms: int
+    stream_exists: bool = False
+    group: GroupInfo | None = None
+    length: int = 0
+    first_id: int = 0
+    last_live_id: int = 0
+    removed_upto: int = 0
+    pending: Sequence[PendingEntry] = ()
+    # Of a group with an order: the key that most entries wait for, as text, how many do, and one that is
+    # pending and has it, 0 where none is among the oldest.
+    busy_key: str = ""
+    busy_count: int = 0
+    busy_id: int = 0
+    # Whether as many wait as may.
+    busy_all: bool = False
+    # What holds all entries of the stream against its limits, 0 for nothing.
+    holds_id: int = 0
+    consumer_is_known: bool = False
+    has_delivered: bool = False
+    memory_full: bool = False
+
+
+class GroupCounts(msgspec.Struct, frozen=True):
+    """How many groups are in which state; `next` is the stream to go on behind, None at the end."""
+
+    counts: Mapping[str, int]
+    next: str | None = None
+
+
 class NamedValues(msgspec.Struct, frozen=True):
     """CONFIG GET, and what a part says of a stream: names and values in order."""
 
@@ -689,6 +733,8 @@ Reply = (
     | Listing
     | AcknowledgedIds
     | Deletions
+    | GroupCounts
+    | GroupFacts
     | NamedValues
     | StreamPage
     | ScheduleInfo

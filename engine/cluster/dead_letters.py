@@ -21,6 +21,7 @@ import msgspec
 
 from engine import errors, ids
 from engine.cluster import replies, words
+from engine.cluster.kept import failed_field
 from engine.cluster.keys import auxiliary_key
 from engine.cluster.replies import parse
 from engine.cluster.routing import BackendRequest, Lane
@@ -70,10 +71,10 @@ def due_of(rows: Sequence[Any], reason: str = TOO_MANY) -> list[Due]:
     """Rows of ID, fields, consumer, deliveries, and whether it is too old, as scripts reply them."""
     return [
         Due(
-            *(parse(entry_id), text_of(entry_id, fields), owner_of(consumer), deliveries),
+            *(parse(entry_id), text_of(entry_id, fields), owner_of(consumer), replies.deliveries_of(count)),
             reason=EXPIRED if is_old else reason,
         )
-        for entry_id, fields, consumer, deliveries, is_old in rows
+        for entry_id, fields, consumer, count, is_old in rows
     ]
 
 
@@ -98,6 +99,8 @@ async def move(run: Run, dying: Dying) -> Moved:
     """Move them. A refusal leaves an entry pending, for the next time."""
     ends = await asyncio.gather(*(_move(run, dying, due) for due in dying.due))
     moved = [due for due, end in zip(dying.due, ends, strict=True) if end is True]
+    if moved and dying.letters:
+        await run(_note_failed(dying.stream, dying.group))
     return Moved(moved, [end for end in ends if isinstance(end, EngineError)])
 
 
@@ -134,6 +137,18 @@ def _settling(dying: Dying, entry_id: int) -> BackendRequest:
         return words.only_request(XAck(stream=dying.stream, group=dying.group, ids=[entry_id]))
     keys, named = stream_keys(dying.stream)[:1], (dying.group, dying.holder, ids.format(entry_id))
     return words.by_script(dying.stream, ScriptCall(script("acknowledge", "deferring"), keys, named, bool))
+
+
+def _note_failed(stream: str, group: str) -> BackendRequest:
+    """Say that entries of a group have failed now."""
+    words = ("EVAL", _NOTE_FAILED, 1, auxiliary_key(stream, "m"), failed_field(group))
+    return BackendRequest(stream=stream, commands=[words], decode=bool, lane=Lane.GROUP)
+
+
+_NOTE_FAILED: Final = """
+local time = redis.call('TIME')
+redis.call('HSET', KEYS[1], ARGV[1], string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000)))
+"""
 
 
 def _of_answers(letters: str, changes: Sequence[Words]) -> BackendRequest:

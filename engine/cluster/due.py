@@ -18,7 +18,7 @@ from engine.cluster.scripts import release_due
 from engine.cluster.wire import report
 from engine.cluster.words import by_script
 from engine.commands.base import Command
-from engine.commands.schedule_commands import AddScheduled, SetSchedule
+from engine.commands.schedule_commands import AddScheduled, PauseSchedule, SetSchedule
 from engine.commands.types import Rename, XNack
 from engine.errors import EngineError
 from engine.replies import AddedScheduled, Reply, ScheduleSet
@@ -94,7 +94,7 @@ class DueWork:
             return
         if isinstance(command, XNack) and command.nack.delay_ms:
             self._given_back.note(command.stream, command.nack.delay_ms)
-        elif isinstance(command, SetSchedule) and isinstance(reply, ScheduleSet):
+        elif isinstance(command, PauseSchedule | SetSchedule) and isinstance(reply, ScheduleSet):
             self._note_time(command.stream, reply.schedule.at_ms)
         elif isinstance(command, AddScheduled) and isinstance(reply, AddedScheduled) and reply.scheduled:
             self._note_time(command.stream, min(at_ms for _, at_ms in reply.scheduled))

@@ -43,7 +43,7 @@ from engine.cluster.wire import ConnectionLostError, ServerError, Words, report
 from engine.commands.base import BlockingCommand, Command, StreamCommand
 from engine.commands.dead_letters import EXPIRED
 from engine.commands.durable_commands import AppendDurable, CreateDurable
-from engine.commands.types import Copy, Cursor, Delete, Exists, Rename, XAdd, XReadGroup
+from engine.commands.types import Copy, Cursor, Delete, Exists, Rename, XAdd, XGroupCreateConsumer, XReadGroup
 from engine.commands.weir_commands import AddEach, GiveBack, Publish, Undo
 from engine.errors import EngineError
 from engine.memory import Memory
@@ -210,10 +210,13 @@ class ClusterEngine:
     async def _turn_on_heads(
         self, commands: Sequence[Command], requests: Sequence[BackendRequest], origin: str
     ) -> Replies:
-        """A turn, again where a command's head has changed by then, unless others have changed something."""
+        """A turn, again where a command's head has changed by then, unless others would be done twice."""
         if not any(map(shadow.is_shadowed, commands)):
             return await self._turn(requests, origin)
-        may_repeat = all(shadow.is_shadowed(command) or not command.changes for command in commands)
+        may_repeat = all(
+            shadow.is_shadowed(command) or not command.changes or isinstance(command, XGroupCreateConsumer)
+            for command in commands
+        )
         found: Replies = ()
         for _ in range(shadow.ATTEMPTS_MAX):
             first, whole = await self._shadow.begin_turn(commands, requests)
@@ -389,7 +392,7 @@ class ClusterEngine:
         except EngineError:
             finish(full)
         else:
-            finish(errors.with_held(full, stream) if info.held_by else full)
+            finish(errors.with_held(full, stream) if info.held_by and not info.held_id else full)
 
     def _count(self, reply: object) -> None:
         if isinstance(reply, Dropped):
@@ -449,13 +452,13 @@ class ClusterEngine:
         if isinstance(error, Exception):
             report("a command by callback failed", error)
 
-    async def scan(self, pattern: str) -> Sequence[bytes]:
-        """The names of all streams that match, in no order. Raises EngineError."""
+    async def scan(self, pattern: str, kind: str = "stream") -> Sequence[bytes]:
+        """The names of all keys of a type that match, in no order. Raises EngineError."""
         keys: list[bytes] = []
         for node in self._topology.nodes:
             cursor: bytes | int = 0
             while True:
-                scan: Words = ("SCAN", cursor, "MATCH", pattern, "COUNT", _SCAN_COUNT, "TYPE", "stream")
+                scan: Words = ("SCAN", cursor, "MATCH", pattern, "COUNT", _SCAN_COUNT, "TYPE", kind)
                 cursor, names = (await self._ask(node, [scan]))[0]
                 keys += names
                 if cursor == b"0":

@@ -27,6 +27,7 @@ from engine.cluster import (
 )
 from engine.cluster.ends import end_from
 from engine.cluster.group_scripts import GroupFound, group_read, read_group, read_stream
+from engine.cluster.keys import auxiliary_pattern, stream_of
 from engine.cluster.planning import plan
 from engine.cluster.refusals import in_part
 from engine.cluster.routing import BackendRequest, Lane
@@ -45,6 +46,8 @@ from engine.replies import (
     Edges,
     Entries,
     Gap,
+    GroupCounts,
+    GroupFacts,
     GroupMeasure,
     Listing,
     Measured,
@@ -61,6 +64,7 @@ from engine.replies import (
     StreamPlan,
     StreamsRead,
 )
+from engine.why import PENDING_LOOKED_AT
 
 # They register what they send.
 _MODULES: Final = (durable_words, schedule_words)
@@ -221,8 +225,8 @@ class Backend(Protocol):
     async def run_each(self, commands: Sequence[Command]) -> Sequence[Any]:
         """Run commands in their order where they are of one server; a refusal in its place."""
 
-    async def scan(self, pattern: str) -> Sequence[bytes]:
-        """The names of all streams that match, in no order."""
+    async def scan(self, pattern: str, kind: str = "stream") -> Sequence[bytes]:
+        """The names of all keys of a type that match, in no order."""
 
     async def is_allowed_all(self) -> bool:
         """Whether the servers let the gateway read any key. Raises EngineError."""
@@ -434,20 +438,28 @@ async def _plan(backend: Backend, command: weir_commands.Plan) -> Reply:
 # --- all streams
 
 
-async def _names(backend: Backend, prefix: str, after: str | None) -> list[str]:
+async def _names(backend: Backend, prefix: str, after: str | None, *, scheduled: bool = False) -> list[str]:
     """The names of streams in order. Those that are no names here are of other programs."""
-    keys = await backend.scan(_GLOB.sub(r"\\\1", prefix) + "*")
-    names = {name.decode() for name in keys if is_name(name)}
+    pattern = _GLOB.sub(r"\\\1", prefix) + "*"
+    if scheduled:
+        # What is due when is beside each stream that has schedules, and goes with the last of them.
+        keys = await backend.scan(auxiliary_pattern("t", pattern), "zset")
+        named = [name for key in keys if (name := stream_of(key)) is not None]
+        # But for one that has expired: its own keys go with the next round of a gateway.
+        there = _all(await _each(backend, [words.only_request(types.Exists(streams=[one])) for one in named]))
+        names = {name for name, is_there in zip(named, there, strict=True) if is_there}
+    else:
+        names = {name.decode() for name in await backend.scan(pattern) if is_name(name)}
     return sorted(name for name in names if after is None or name > after)
 
 
 async def _page(
-    backend: Backend, prefix: str, after: str | None, most: int | None
+    backend: Backend, prefix: str, after: str | None, most: int | None, *, scheduled: bool = False
 ) -> tuple[list[str], str | None]:
     """The first `most` streams of those that the gateway may read, and where to go on (None at the end): a
     server lists the keys that it does not let its user read, too.
     """
-    names = await _names(backend, prefix, after)
+    names = await _names(backend, prefix, after, scheduled=scheduled)
     most = len(names) if most is None else most
     if await backend.is_allowed_all():
         page = names[:most]
@@ -465,7 +477,8 @@ async def _page(
 @gathers(types.ListStreams)
 async def _list(backend: Backend, command: types.ListStreams) -> Reply:
     if command.at is None:
-        return Listing(*await _page(backend, command.prefix, command.after, command.limit))
+        found = command.prefix, command.after, command.limit
+        return Listing(*await _page(backend, *found, scheduled=command.scheduled))
     names, _ = await _page(backend, command.prefix, None, None)
     start = int(command.at * len(names))
     return Listing([*names[start:], *names[:start]][: command.limit])
@@ -516,6 +529,65 @@ async def _measure(backend: Backend, command: weir_commands.MeasureStreams) -> R
                 StreamMeasure(name, info.length, info.memory_bytes, given, len(rows) - len(given))
             )
     return Measured(measured)
+
+
+@gathers(weir_commands.ExamineGroup)
+async def _examine(backend: Backend, command: weir_commands.ExamineGroup) -> Reply:
+    """What the servers have of it; whether their memory is full they say themselves, when they refuse."""
+    stream, group = command.stream, command.group
+    now_ms = await _now_ms(backend, stream)
+    both = [words.describe_stream(stream, is_use=False), words.only_request(types.XInfoGroups(stream=stream))]
+    info, groups = await _each(backend, both)
+    if _is_gone(info) or _is_gone(groups):
+        return GroupFacts(now_ms=now_ms)
+    _all([info, groups])
+    found = next((one for one in groups if one.name == group), None)
+    if found is None:
+        return GroupFacts(now_ms=now_ms, stream_exists=True)
+    look = types.XPendingRange(
+        stream=stream,
+        group=group,
+        start=0,
+        end=ids.ID_MAX,
+        count=PENDING_LOOKED_AT,
+        consumer=command.consumer,
+    )
+    asked = [look, types.XInfoConsumers(stream=stream, group=group)]
+    pending, consumers = await _each(backend, list(map(words.only_request, asked)))
+    _all([pending, consumers])
+    last = 0 if info.last_entry is None else entries.id_of(info.last_entry)
+    return GroupFacts(
+        now_ms=now_ms,
+        stream_exists=True,
+        group=found,
+        length=info.length,
+        first_id=info.first_id,
+        removed_upto=info.removed_upto,
+        last_live_id=last,
+        pending=pending.entries,
+        holds_id=info.held_id if info.held_by == group else 0,
+        consumer_is_known=any(one.name == command.consumer for one in consumers),
+        # Redis 7.0 does not say when a consumer was last given something.
+        has_delivered=bool(consumers),
+    )
+
+
+async def _now_ms(backend: Backend, stream: str) -> int:
+    """The clock of the server that has the stream."""
+
+    def decode(results: Sequence[Any]) -> int:
+        return int(results[0][0]) * 1_000 + int(results[0][1]) // 1_000
+
+    found: int = await backend.run_request(
+        BackendRequest(stream=stream, commands=[("TIME",)], decode=decode, lane=Lane.READ)
+    )
+    return found
+
+
+@gathers(weir_commands.CountGroups)
+async def _count_groups(backend: Backend, command: weir_commands.CountGroups) -> Reply:
+    """Nothing is said of them: each scrape would ask the servers for all groups."""
+    return GroupCounts({})
 
 
 # --- beside the streams

@@ -14,9 +14,10 @@ import msgspec
 from engine import errors, ids
 from engine.cluster.dead_letters import Dying, due_of, none_configured
 from engine.cluster.ends import end_from
+from engine.cluster.replies import deliveries_of
 from engine.cluster.scripts import ScriptCall, Word, as_it_is, script, stream_keys
 from engine.cluster.stored import text_of
-from engine.commands.group_reading import DELIVERY_COUNT_MAX
+from engine.commands.group_reading import DELIVERY_COUNT_MAX, one_more
 from engine.commands.types import Cursor, NackMode, XNack, XPendingRange, XReadGroup
 from engine.commands.weir_commands import Acknowledge, DeadLetterEntries, Extend, GiveBack, Undo
 from engine.replies import (
@@ -124,8 +125,9 @@ def _new(stream: str, reply: Sequence[Any], command: XReadGroup) -> StreamDelive
     claimed, rows, *edges, lost, more, entries_read, began_ms, ended_ms = reply
     began, before, last, removed_upto, first = map(_parse, edges)
     given = [
-        Delivered(_parse(entry_id), text_of(entry_id, words), count + 1, idle_ms, count, bool(released))
-        for entry_id, words, idle_ms, count, released in claimed
+        Delivered(_parse(entry_id), text_of(entry_id, words), one_more(count), idle_ms, count, bool(released))
+        for entry_id, words, idle_ms, number, released in claimed
+        for count in [deliveries_of(number)]
     ]
     first_time = (None, None) if command.claim_min_idle_ms is None else (0, 0)
     given += [

@@ -15,13 +15,13 @@ import msgspec
 from engine import errors, ids
 from engine.cluster import group_scripts, replies
 from engine.cluster.dead_letters import Due, Dying, owner_of
-from engine.cluster.kept import policy_fields, policy_from
+from engine.cluster.kept import failed_field, policy_fields, policy_from
 from engine.cluster.keys import auxiliary_key
 from engine.cluster.replies import BackendPending
 from engine.cluster.routing import BackendRequest, Lane
 from engine.cluster.scripts import WriteOrigin, delete_each
 from engine.cluster.wire import Word, Words
-from engine.cluster.words import by_script, is_ok, many, one, only_request, sends
+from engine.cluster.words import by_script, group_signs, is_ok, many, one, only_request, sends
 from engine.commands import types, weir_commands
 from engine.commands.base import StreamCommand
 from engine.commands.dead_letters import EXPIRED, TOO_MANY
@@ -58,7 +58,7 @@ def _destroy(command: types.XGroupDestroy, _: WriteOrigin) -> BackendRequest:
 
 
 def _forget_policy(stream: str, group: str) -> Words:
-    return ("HDEL", auxiliary_key(stream, "m"), *policy_fields(group))
+    return ("HDEL", auxiliary_key(stream, "m"), *policy_fields(group), failed_field(group))
 
 
 @sends(weir_commands.DescribeGroup)
@@ -87,6 +87,7 @@ def _delete_group(command: weir_commands.DeleteGroup, _: WriteOrigin) -> Backend
 
     keys = (command.stream, auxiliary_key(command.stream, "m"))
     arguments: list[Word] = [command.group, int(command.drop), *policy_fields(command.group)]
+    arguments.append(failed_field(command.group))
     request = one(command, ("EVAL", _DELETE_GROUP, len(keys), *keys, *arguments), decode)
     missing = errors.no_group_for_key(command.stream, command.group)
     return msgspec.structs.replace(request, instead={"NOGROUP": missing})
@@ -112,23 +113,10 @@ def list_groups(stream: str) -> BackendRequest:
 @sends(types.XInfoGroups)
 def _groups(command: types.XInfoGroups, _: WriteOrigin) -> BackendRequest:
     look = list_groups(command.stream)
-    commands = [*look.commands, ("EVAL", _COUNT_HIDDEN, 1, command.stream)]
+    commands = [*look.commands, group_signs(command.stream)]
     return msgspec.structs.replace(
         look, commands=commands, decode=lambda results: replies.group_infos(*results)
     )
-
-
-# Of each group, in the order of XINFO GROUPS. Only a list of all consumers says whether one is there.
-_COUNT_HIDDEN: Final = """
-local counts = {}
-for i, group in ipairs(redis.call('XINFO', 'GROUPS', KEYS[1])) do
-  counts[i] = 0
-  for _, row in ipairs(redis.call('XINFO', 'CONSUMERS', KEYS[1], group[2])) do
-    if row[2] == 'weir:released' or row[2] == 'weir:deferred' then counts[i] = counts[i] + 1 end
-  end
-end
-return counts
-"""
 
 
 def has_group(stream: str, group: str) -> BackendRequest:
@@ -281,7 +269,8 @@ def _pending_rows(stream: str, group: str, wanted: Sequence[int]) -> list[Words]
 
 def _by_id(rows: Sequence[Any]) -> dict[int, BackendPending]:
     """The rows of XPENDING by ID."""
-    return {replies.parse(row[0]): BackendPending(owner_of(row[1]), row[2], row[3]) for row in rows}
+    rows = [(*row[:3], replies.deliveries_of(row[3])) for row in rows]
+    return {replies.parse(word): BackendPending(owner_of(name), *rest) for word, name, *rest in rows}
 
 
 @sends(types.XClaim)
@@ -326,7 +315,7 @@ def _part(
     due: dict[int, Due] = {}
     for entry in given:
         was = before.get(entry.id)
-        if was is None or entry.text is None or entry.delivery_count <= was.deliveries:
+        if was is None or entry.text is None or entry.delivery_count <= was.deliveries < DELIVERY_COUNT_MAX:
             continue
         if entry.id < oldest or entry.delivery_count > most:
             reason = EXPIRED if entry.id < oldest else TOO_MANY
@@ -359,13 +348,8 @@ def _claim_options(claim: types.Claim) -> list[Word]:
 
 @sends(types.XAutoClaim)
 def _auto_claim(command: types.XAutoClaim, _: WriteOrigin) -> BackendRequest:
-    arguments = (
-        command.group,
-        command.consumer,
-        command.min_idle_ms,
-        ids.format(command.start),
-        command.count,
-    )
+    start = ids.format(command.start)
+    arguments = (command.group, command.consumer, command.min_idle_ms, start, command.count)
     just_ids = command.just_ids
 
     def decode(results: Sequence[Any]) -> AutoClaimed | Dying:

@@ -90,6 +90,8 @@ class BackendHealth:
 
     def __init__(self, topology: Topology, ask: Ask, clock: Clock, observe: Callable[[int], None]) -> None:
         self.level = Level()
+        # Why the servers cannot be used for longer than `OUTAGE_S_MAX`, since a look; None where they can.
+        self.outage: str | None = None
         # How a server refuses writes that has no memory left; None while all have some.
         self.full: str | None = None
         # Called after the start with each trouble and its reason, and with None in its place once it is over.
@@ -107,13 +109,6 @@ class BackendHealth:
         self._down_since: float | None = clock.monotonic()
         # Why the last look found that they cannot be used, though they are connected.
         self._refusal: str | None = None
-
-    @property
-    def outage(self) -> str | None:
-        """Why the servers cannot be used for longer than `OUTAGE_S_MAX`; None where they can."""
-        if self._down_since is None or self._clock.monotonic() - self._down_since < OUTAGE_S_MAX:
-            return None
-        return self.failure or "the backend does not answer"
 
     @property
     def failure(self) -> str | None:
@@ -154,11 +149,14 @@ class BackendHealth:
     async def keep_on(self, is_up: asyncio.Future[None]) -> None:
         """Ask the servers again and again, until it is cancelled; `is_up` is done once all have answered."""
         while True:
+            looked_at = self._clock.monotonic()
             is_there = await self._is_there()
             if is_there and self._refusal is None:
                 self._down_since = None
             elif self._down_since is None:
-                self._down_since = self._clock.monotonic()
+                self._down_since = looked_at
+            down_s = 0 if self._down_since is None else self._clock.monotonic() - self._down_since
+            self.outage = (self.failure or "the backend does not answer") if down_s >= OUTAGE_S_MAX else None
             if is_there and not is_up.done():
                 is_up.set_result(None)
             if is_up.done():

@@ -39,6 +39,11 @@ def policy_fields(group: str) -> list[bytes]:
     return [f"{name}/{group}".encode() for name in POLICY]
 
 
+def failed_field(group: str) -> bytes:
+    """The field that says when an entry of the group last failed."""
+    return f"failed/{group}".encode()
+
+
 def policy_of(fields: Fields, group: str) -> dict[str, Any]:
     """The members of `GroupInfo` that are the group's policy."""
     return policy_from([fields.get(field) for field in policy_fields(group)])

@@ -55,9 +55,9 @@ def auxiliary_key(stream: str, kind: str) -> bytes:
     return b"weir/{%b}/%b/%b" % (tag_of(slot_of(name)), kind.encode(), name)
 
 
-def auxiliary_pattern(kind: str) -> str:
-    """What SCAN finds the keys of a kind by."""
-    return f"weir/{{????}}/{kind}/*"
+def auxiliary_pattern(kind: str, streams: str = "*") -> str:
+    """What SCAN finds the keys of a kind by, of all streams or of those that a pattern names."""
+    return f"weir/{{????}}/{kind}/{streams}"
 
 
 def stream_of(key: bytes) -> str | None:

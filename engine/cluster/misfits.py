@@ -46,9 +46,9 @@ class Misfit(str):
     __slots__ = ()
 
 
-def of_greeting(hello: Any, mode: bytes) -> Misfit | None:  # noqa: ANN401 - as it comes
+def of_greeting(hello: Any, mode: bytes, *, primary: bool = False) -> str | None:  # noqa: ANN401 - as it comes
     """What is wrong with a server by its reply to HELLO, if it is to be of this mode; of any, if that is
-    empty.
+    empty. A replica may become a primary in time.
     """
     facts = hello if isinstance(hello, dict) else {}
     version, found = facts.get(b"version", b"").partition(b".")[0], facts.get(b"mode", mode)
@@ -56,7 +56,7 @@ def of_greeting(hello: Any, mode: bytes) -> Misfit | None:  # noqa: ANN401 - as 
         return Misfit(_SCHEMES[found])
     if facts.get(b"server") == b"redis" and version.isdigit() and int(version) < _VERSION_MIN:
         return Misfit(f"it is Redis {facts[b'version'].decode()}: {_TOO_OLD}")
-    return None
+    return "it is no primary" if primary and facts.get(b"role") == b"replica" else None
 
 
 def of_refusal(text: str) -> str:

@@ -174,7 +174,7 @@ def name_of(command: Command) -> str:
 def not_supported(what: str, level: str) -> EngineError:
     """What Weir's own engine can do and this server cannot; `level` names the server."""
     sentence = f"{what} is not supported by this backend ({level})"
-    return EngineError("not_supported_by_backend", f"ERR {sentence}", sentence, level=level)
+    return EngineError("not_supported_by_backend", f"ERR {sentence}", level=level)
 
 
 def refusal_of_terms(call: Call, *, syncs: bool) -> EngineError | None:

@@ -77,9 +77,9 @@ def not_replicated(durability: BackendDurability, got: str) -> EngineError:
     """The write may be lost when the primary fails, or may not: its outcome is unknown."""
     sentence = (
         f"{durability.name} was not confirmed in time ({got}): the outcome is unknown, since the write is "
-        "lost if the primary fails now; a retry under the same Idempotency-Key is safe"
+        "lost if the primary fails now; a retry under the same idempotency key is safe"
     )
-    return EngineError("not_replicated", f"ERR {sentence}", sentence, outcome="unknown")
+    return EngineError("not_replicated", f"ERR {sentence}", outcome="unknown")
 
 
 class GroupCommit:

@@ -10,6 +10,7 @@ from engine import entries, ids
 from engine.cluster.ends import end_from
 from engine.cluster.kept import Fields, policy_of, retention_from
 from engine.cluster.stored import text_of
+from engine.commands.group_reading import DELIVERY_COUNT_MAX
 from engine.errors import NO_GROUP
 from engine.generations import Generations, Identity, gap_of
 from engine.replies import (
@@ -27,6 +28,7 @@ from engine.replies import (
     StreamDetail,
     StreamInfo,
 )
+from engine.states import Ages, group_state, stream_state
 
 # The owners of released entries, and of those that come back later: consumers that no client reads as.
 RELEASED: Final = "weir:released"
@@ -91,6 +93,11 @@ class BackendPending(NamedTuple):
     deliveries: int
 
 
+def deliveries_of(number: int) -> int:
+    """How many deliveries a script says: to it, the highest number is the lowest."""
+    return min(abs(number), DELIVERY_COUNT_MAX)
+
+
 _NOT_PENDING: Final = BackendPending("", 0, 0)
 
 
@@ -148,6 +155,10 @@ def gap_at(cursor: int, known: str, edges: Edges | None) -> Gap | None:
 # --- XINFO
 
 
+# What a server does not count.
+_NO_PRODUCERS: Final = [one for one in StreamInfo.__struct_fields__ if one[:4] in {"idmp", "pids", "iids"}]
+
+
 def stream_info(
     info: Mapping[bytes, Any],
     edges: Edges,
@@ -155,13 +166,15 @@ def stream_info(
     memory_bytes: int,
     kept: Sequence[bytes | None],
     schedules: int,
+    of_groups: Sequence[Any],
 ) -> StreamInfo:
     """XINFO STREAM, and what it does not say: `kept` are the fields `RETENTION`, `CLOSED`,
     `DURABLE` and `HAD_GROUP`.
     """
     *retention, mark, media, source, had_group = kept
     groups = info[b"groups"] if isinstance(info[b"groups"], int) else len(info[b"groups"])
-    limits = retention_from(retention)
+    is_ending, holder, held_id = of_groups
+    limits = retention_from(retention) | dict.fromkeys(_NO_PRODUCERS, 0)
     is_kept_whole = limits["keep_unacknowledged"] and not groups and had_group is None
     end = end_from("", mark, edges.last_id)
     first, last = info.get(b"first-entry"), info.get(b"last-entry")
@@ -172,12 +185,6 @@ def stream_info(
         max_deleted_id=parse(info[b"max-deleted-entry-id"]),
         entries_added=info[b"entries-added"],
         first_id=edges.first_id,
-        idmp_duration_s=0,
-        idmp_maxsize=0,
-        pids_tracked=0,
-        iids_tracked=0,
-        iids_added=0,
-        iids_duplicates=0,
         groups=groups,
         first_entry=None if first is None else text_of(*first),
         last_entry=None if last is None else text_of(*last),
@@ -190,16 +197,41 @@ def stream_info(
         close_reason="" if end is None else end.reason,
         media=None if media is None else media.decode(),
         forked_from=None if source is None else source.decode(),
-        held_by=NO_GROUP if is_kept_whole else "",
+        held_by=NO_GROUP if is_kept_whole else name_of(holder),
+        held_id=parse(held_id) if held_id else 0,
         schedules=schedules,
+        state=stream_state(is_closed=end is not None, is_drained=not is_ending),
     )
 
 
-def group_info(row: Mapping[bytes, Any], kept: Fields, hidden: int = 0) -> GroupInfo:
-    """One row of XINFO GROUPS, of whose consumers as many as `hidden` says are Weir's own. `kept` are the
-    stream's metadata.
+class GroupSigns(NamedTuple):
+    """What XINFO GROUPS does not say: how many of the consumers are Weir's own; how many ms ago one of the
+    others asked, one was given something, and an entry failed, -1 for never; whether there are unread
+    entries; whether the stream is closed.
     """
+
+    hidden: int
+    seen: int
+    active: int
+    failed: int
+    has_lag: int
+    is_closed: int
+
+
+def group_info(row: Mapping[bytes, Any], kept: Fields, signs: GroupSigns | None = None) -> GroupInfo:
+    """One row of XINFO GROUPS. `kept` are the stream's metadata. Without signs its state is not known."""
     consumers, name = row[b"consumers"], name_of(row[b"name"])
+    policy, hidden, state = policy_of(kept, name), 0, ""
+    if signs is not None:
+        pending = row[b"pel-count"] if b"pel-count" in row else row[b"pending"]
+        hidden = signs.hidden
+        state = group_state(
+            Ages(*(None if age < 0 else age for age in signs[1:4])),
+            is_drained=bool(signs.is_closed) and not signs.has_lag and not pending,
+            paused=policy["paused"],
+            has_lag=bool(signs.has_lag),
+            pending=pending,
+        )
     return GroupInfo(
         name=name,
         consumers=consumers - hidden if isinstance(consumers, int) else len(_shown(consumers)),
@@ -208,16 +240,17 @@ def group_info(row: Mapping[bytes, Any], kept: Fields, hidden: int = 0) -> Group
         last_delivered_id=parse(row[b"last-delivered-id"]),
         entries_read=row.get(b"entries-read"),
         lag=row.get(b"lag"),
-        **policy_of(kept, name),
+        **policy,
+        state=state,
     )
 
 
 def group_infos(
-    rows: Sequence[Mapping[bytes, Any]], kept: Fields, hidden: Sequence[int] | None = None
+    rows: Sequence[Mapping[bytes, Any]], kept: Fields, signs: Sequence[Sequence[int]] | None = None
 ) -> list[GroupInfo]:
-    """XINFO GROUPS, by name. `hidden` says of each how many of its consumers are Weir's own."""
-    counts = [0] * len(rows) if hidden is None else hidden
-    groups = (group_info(row, kept, count) for row, count in zip(rows, counts, strict=True))
+    """XINFO GROUPS, by name; `signs` are those of each."""
+    known = [None] * len(rows) if signs is None else [GroupSigns(*one) for one in signs]
+    groups = (group_info(row, kept, one) for row, one in zip(rows, known, strict=True))
     return sorted(groups, key=lambda group: group.name)
 
 
@@ -234,15 +267,18 @@ def consumer_infos(rows: Sequence[Mapping[bytes, Any]]) -> list[ConsumerInfo]:
     return sorted(consumers, key=lambda consumer: consumer.name)
 
 
-def stream_detail(info: Mapping[bytes, Any], described: StreamInfo, kept: Fields) -> StreamDetail:
+def stream_detail(
+    info: Mapping[bytes, Any], described: StreamInfo, kept: Fields, signs: Sequence[Sequence[int]]
+) -> StreamDetail:
     """XINFO STREAM FULL."""
     groups = sorted(
-        (_group_detail(row, kept) for row in info[b"groups"]), key=lambda detail: detail.group.name
+        (_group_detail(row, kept, GroupSigns(*one)) for row, one in zip(info[b"groups"], signs, strict=True)),
+        key=lambda detail: detail.group.name,
     )
     return StreamDetail(described, entries_of(info[b"entries"], None, None), groups)
 
 
-def _group_detail(row: Mapping[bytes, Any], kept: Fields) -> GroupDetail:
+def _group_detail(row: Mapping[bytes, Any], kept: Fields, signs: GroupSigns) -> GroupDetail:
     pending = [
         (parse(entry_id), owner_of(consumer), time_ms, deliveries)
         for entry_id, consumer, time_ms, deliveries in row[b"pending"]
@@ -262,7 +298,7 @@ def _group_detail(row: Mapping[bytes, Any], kept: Fields) -> GroupDetail:
     ]
     released = sum(consumer.pending_count for consumer in consumers if consumer.name in NO_CONSUMERS)
     return GroupDetail(
-        group_info(row, kept),
+        group_info(row, kept, signs),
         released,
         pending,
         [consumer for consumer in consumers if consumer.name not in NO_CONSUMERS],

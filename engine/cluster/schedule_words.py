@@ -117,7 +117,7 @@ async def fire_due(run: Run, stream: str, clock: Clock) -> tuple[int, int]:
 
 
 def _rests(rows: Sequence[bytes], now_ms: int, clock: Clock) -> Iterator[Word]:
-    """What is left of each schedule behind its run; of at least one."""
+    """What is left of each schedule behind its run, and its rule, whose pause is over; of at least one."""
     ends_at = clock.monotonic() + _TURN_S
     for name, head, text in zip(rows[::3], rows[1::3], rows[2::3], strict=True):
         _, at, word, _ = head.split()
@@ -129,7 +129,7 @@ def _rests(rows: Sequence[bytes], now_ms: int, clock: Clock) -> Iterator[Word]:
             left -= int(not is_missed)
         then: Word = "" if next_ms is None or left == 0 else next_ms
         yield from (name, head, then, _UNCOUNTED if left is None else left)
-        yield int(not is_missed)
+        yield from (int(not is_missed), rule.definition.text)
         if clock.monotonic() > ends_at:
             return
 

@@ -23,6 +23,7 @@ from engine.commands.weir_commands import AddEach, DescribeEdges, Publish
 from engine.dedup import EPOCH_BYTES_MAX, EPOCH_CHUNKS_MAX
 from engine.entries import is_json
 from engine.errors import EngineError
+from engine.parts import PARTS
 from engine.replies import (
     Added,
     Closed,
@@ -126,33 +127,26 @@ def stream_keys(stream: str) -> list[bytes]:
     return [stream.encode(), *(auxiliary_key(stream, kind) for kind in "miq")]
 
 
-def _closed(stream: str, generation: str, last_id: str, at_ms: str) -> EngineError:
-    return errors.stream_closed(stream, generation, last_id, ids.rfc3339(int(at_ms)))
-
-
 _TOO_LARGE_TO_FORK: Final = (
     "over this backend a fork has up to 10,000 entries of its source, or all of them, up to 150,000: "
     "fork it at the end"
 )
 
-# The refusals that scripts reply, by their code; each is given the words behind it.
+# The refusals that scripts reply, by their code; each is given the words behind it. Parts have their own.
 _REFUSALS: Final[Mapping[str, Callable[..., EngineError]]] = {
     "id_not_increasing": errors.id_not_increasing,
     "epoch_begins_at_zero": errors.epoch_begins_at_zero,
     "fork_beyond_end": errors.fork_beyond_end,
     "fork_of_another_stream": errors.fork_of_another_stream,
-    "has_schedules": lambda stream, count, *end: errors.has_schedules(stream, int(count), *end),
     "idempotency_mismatch": errors.idempotency_mismatch,
     "last_id_mismatch": errors.last_id_mismatch,
     "media_type_differs": errors.media_type_differs,
     "no_stream": errors.no_such_key,
-    "not_data": errors.not_data,
     "not_durable": errors.not_durable,
     "producer_fenced": lambda producer, epoch: errors.producer_fenced(producer, int(epoch)),
     "producer_gap": lambda producer, *seqs: errors.producer_gap(producer, *map(int, seqs)),
     "sequence_too_small": errors.writer_seq_too_small,
     "stream_changed": errors.stream_changed,
-    "stream_closed": _closed,
     "stream_exists": errors.stream_exists,
     "stream_exhausted": lambda _: errors.stream_exhausted(),
     "stream_gone": errors.stream_gone,
@@ -160,6 +154,7 @@ _REFUSALS: Final[Mapping[str, Callable[..., EngineError]]] = {
     "too_long_to_count": lambda entries_max: too_long_to_count(int(entries_max)),
     "too_many_chunks": lambda: errors.too_many_chunks(EPOCH_CHUNKS_MAX, EPOCH_BYTES_MAX),
     "trim_guarded": errors.trim_guarded,
+    **{code: refuse for part in PARTS for code, refuse in part.refusals.items()},
 }
 
 
@@ -180,7 +175,7 @@ def too_long_to_count(entries_max: int) -> EngineError:
         f"this backend would have to walk over more than {entries_max} entries to say what such a trim "
         "removes: trim in smaller steps, or without dry run, guard and the count of pending entries"
     )
-    return EngineError("not_supported_by_backend", f"ERR {sentence}", sentence)
+    return EngineError("not_supported_by_backend", f"ERR {sentence}")
 
 
 def too_many_fields() -> EngineError:

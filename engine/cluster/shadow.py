@@ -26,6 +26,7 @@ from engine import errors, ids, keyspace, replies
 from engine.cluster import kept, scripts, words
 from engine.cluster.group_scripts import start_word
 from engine.cluster.origins import unnumbered
+from engine.cluster.refusals import not_supported
 from engine.cluster.routing import BackendRequest, Lane
 from engine.cluster.schedule_counts import ScheduleCounts
 from engine.cluster.schedule_words import info_of, put_words
@@ -37,20 +38,28 @@ from engine.commands.execution import execute
 from engine.commands.types import Delete, XAdd, XGroupCreate, XSetId
 from engine.commands.weir_commands import AddEach, Close, EnsureGroup, EnsureStream, UpdateGroup, UpdateStream
 from engine.errors import EngineError
-from engine.groups import POLICY_DEFAULT, Policy
-from engine.parts import closing, durable, idempotence, keeping, schedules
+from engine.parts import (
+    POLICY_DEFAULT,
+    ages,
+    closing,
+    durable,
+    idempotence,
+    keeping,
+    ordering,
+    pauses,
+    policy_changes,
+    policy_of,
+    redelivery,
+    schedules,
+)
 from engine.record import Record
 from engine.records.changes import (
     Append,
     CreateGroup,
     CreateStream,
-    LimitAge,
     MoveGroup,
-    PauseGroup,
     SetCounters,
     SetLifetime,
-    SetPolicy,
-    policy_changes,
 )
 from engine.records.restored import RestoreStream
 
@@ -60,7 +69,7 @@ Operation = Sequence[Word]
 
 _SCHEDULES: Final = (
     *(schedule_commands.AddScheduled, schedule_commands.CancelSchedule),
-    *(schedule_commands.FireSchedule, schedule_commands.SetSchedule),
+    *(schedule_commands.FireSchedule, schedule_commands.PauseSchedule, schedule_commands.SetSchedule),
 )
 _GROUPS: Final = (EnsureGroup, UpdateGroup, XGroupCreate)
 _STREAMS: Final = (EnsureStream, UpdateStream)
@@ -184,7 +193,7 @@ class _Head:
             elif kind == "count" and value:
                 self._have_schedules(int(value))
             elif kind == "group" and value:
-                policy = Policy(**kept.policy_from([*map(self.field, _policy_fields(name))]))
+                policy = kept.policy_from([*map(self.field, _policy_fields(name))])
                 yield CreateGroup(stream, name, 0, _ANYWHERE)
                 yield from policy_changes(stream, name, POLICY_DEFAULT, policy)
             elif kind == "answer" and value:
@@ -256,12 +265,19 @@ def _placed(command: Any, head: _Head, record: Any) -> Iterator[Operation]:  # n
 
 
 def _ruled(_: Command, head: _Head, record: Any) -> Iterator[Operation]:  # noqa: ANN401 - of a group
-    policy = head.keyspace.keys[record.stream].groups[record.group].policy
-    values = [kept.setting_word(name, getattr(policy, name)) for name in kept.POLICY]
+    policy = policy_of(head.keyspace.keys[record.stream].groups[record.group])
+    values = [kept.setting_word(name, policy[name]) for name in kept.POLICY]
     yield from _set(zip(_policy_fields(record.group), values, strict=True))
-    if isinstance(record, PauseGroup):
+    if isinstance(record, pauses.PauseGroup):
         # Readers at all gateways hear of it.
         yield ("wake",)
+
+
+def _unordered(_: Command, __: _Head, record: ordering.OrderByKey) -> Iterator[Operation]:
+    if record.ordered_by is not None:
+        remedy = "its scripts know no keys of entries; with a log of its own a gateway orders by key"
+        raise not_supported("ordered_by", f"the server reads in order of IDs: {remedy}")
+    yield from ()
 
 
 def _counted(command: Any, _: _Head, __: Record) -> Iterator[Operation]:  # noqa: ANN401 - XSETID
@@ -280,13 +296,14 @@ _WRITE: Final[Mapping[type[Record], Callable[[Any, _Head, Any], Iterable[Operati
     Append: _appended,
     CreateGroup: _placed,
     CreateStream: lambda _, __, ___: [("create",)],
-    LimitAge: _ruled,
     MoveGroup: _placed,
-    PauseGroup: _ruled,
     idempotence.RememberAnswer: lambda _, __, record: [("answer", record.key, record.digest)],
     SetCounters: _counted,
     SetLifetime: _lived,
-    SetPolicy: _ruled,
+    ages.LimitAge: _ruled,
+    ordering.OrderByKey: _unordered,
+    pauses.PauseGroup: _ruled,
+    redelivery.SetPolicy: _ruled,
     schedules.DropSchedule: lambda _, __, record: [("drop", record.name)],
     schedules.PutSchedule: lambda _, __, record: [("put", *put_words(record))],
 }

@@ -14,10 +14,10 @@ import asyncio
 import random
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from engine.cluster.figures import BackendFigures
-from engine.cluster.wire import ConnectionLostError, ServerError, Words
+from engine.cluster.wire import ConnectionLostError, ServerConnection, ServerError
 
 Wake = Callable[[], None]
 
@@ -31,18 +31,8 @@ PROBE_S_MAX: Final = 30.0
 _PROBE_S: Final = 10.0
 
 
-class Sending(Protocol):
-    """What is needed of `wire.Connection`."""
-
-    def send(self, words: Words, done: Callable[[Any], None] | None) -> None:
-        """Send a command."""
-
-    async def close(self) -> None:
-        """End the connection."""
-
-
 # Opens and starts the connection for the notifications of one primary: `on_up` and `on_push` as in `wire`.
-Open = Callable[[Any, Callable[[], None], Callable[[list[Any]], None]], Sending]
+Open = Callable[[Any, Callable[[], None], Callable[[list[Any]], None]], ServerConnection]
 
 
 class Watch:

@@ -82,7 +82,7 @@ class Address(msgspec.Struct, frozen=True):
 
 class ServerAccess(msgspec.Struct, frozen=True):
     """How connections are made: with which user and password, encrypted or not, to which database of a server
-    of which mode, as HELLO has it; empty: of any.
+    of which mode, as HELLO has it; empty: of any. `primary`: to no replica.
     """
 
     user: str = ""
@@ -90,6 +90,7 @@ class ServerAccess(msgspec.Struct, frozen=True):
     tls: ssl.SSLContext | None = None
     database: int = 0
     mode: bytes = b""
+    primary: bool = False
 
     def greeting(self) -> list[Words]:
         """The commands that begin a connection."""
@@ -370,7 +371,7 @@ class ServerConnection:
             _, link = await self._loop.create_connection(make, where.host, where.port, ssl=tls)
         try:
             hello, *select = self._access.greeting()
-            _expect(self._access.mode, await link.ask(hello))
+            _expect(self._access, await link.ask(hello))
             for words in select:
                 await link.ask(words)
             if self._identifies:
@@ -386,9 +387,9 @@ class ServerConnection:
         call(self._on_down, reason)
 
 
-def _expect(mode: bytes, hello: Result) -> None:
-    """Raise ConnectionLostError for a server of another mode, or too old."""
-    misfit = misfits.of_greeting(hello, mode)
+def _expect(access: ServerAccess, hello: Result) -> None:
+    """Raise ConnectionLostError for a server of another mode or role, or too old."""
+    misfit = misfits.of_greeting(hello, access.mode, primary=access.primary)
     if misfit is not None:
         raise ConnectionLostError(misfit, may_have_run=False)
 

@@ -276,14 +276,36 @@ def edges(command: DescribeEdges, _: WriteOrigin) -> BackendRequest:
 
 def _beside(name: str) -> list[Words]:
     """What XINFO does not say: when it expires, its memory by the server's estimate, its retention, its
-    end, what it is of Durable Streams, and how many entries for later it has.
+    end, what it is of Durable Streams, how many entries for later it has, and what its groups need.
     """
     return [
         ("PEXPIRETIME", name),
         ("MEMORY", "USAGE", name),
         ("HMGET", auxiliary_key(name, "m"), *RETENTION, CLOSED, *DURABLE, HAD_GROUP),
         ("HLEN", auxiliary_key(name, "s")),
+        ("EVAL", _OF_GROUPS, 2, name, auxiliary_key(name, "m")),
     ]
+
+
+# Whether a group of a closed stream has still to read or to acknowledge; which one holds the first entry in
+# spite of the limits, and the ID that it needs. How large the entries are is not asked.
+_OF_GROUPS: Final = """
+local set = redis.call('HMGET', KEYS[2], 'c', 'keep_unacknowledged', 'max_len', 'max_age_ms')
+local closed, keeps, len, age = unpack(set)
+local first = keeps and redis.call('XRANGE', KEYS[1], '-', '+', 'COUNT', 1)[1]
+local oldest = age and redis.call('TIME')[1] * 1000 - age or 0
+local is_long = len and redis.call('XLEN', KEYS[1]) > tonumber(len)
+keeps = first and (is_long or tonumber(string.match(first[1], '%d+')) < oldest)
+local found = { 0, '', '' }
+for _, row in ipairs((closed or keeps) and redis.call('XINFO', 'GROUPS', KEYS[1]) or {}) do
+  local unread = redis.call('XRANGE', KEYS[1], '(' .. row[8], '+', 'COUNT', 1)[1]
+  local needed = row[6] > 0 and redis.call('XPENDING', KEYS[1], row[2])[2] or unread and unread[1]
+  if closed and needed then found[1] = 1 end
+  local holds = keeps and needed and #redis.call('XRANGE', KEYS[1], '-', '(' .. needed, 'COUNT', 1) == 0
+  if holds then found[2], found[3] = row[2], needed end
+end
+return found
+"""
 
 
 @sends(types.XInfoStream)
@@ -334,6 +356,39 @@ def _describe_use(command: types.DescribeUse, _: WriteOrigin) -> BackendRequest:
     return many(command, commands, decode)
 
 
+def group_signs(stream: str) -> Words:
+    """What `replies.GroupSigns` says, of each group in the order of XINFO GROUPS. Only a list of all
+    consumers says which are there.
+    """
+    return ("EVAL", _SIGNS, 2, stream, auxiliary_key(stream, "m"))
+
+
+_SIGNS: Final = """
+local time = redis.call('TIME')
+local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
+local is_closed = redis.call('HEXISTS', KEYS[2], 'c')
+local function least(one, other)
+  if not other or other < 0 then return one end
+  return one < 0 and other or math.min(one, other)
+end
+local found = {}
+for i, group in ipairs(redis.call('XINFO', 'GROUPS', KEYS[1])) do
+  local hidden, seen, active = 0, -1, -1
+  for _, row in ipairs(redis.call('XINFO', 'CONSUMERS', KEYS[1], group[2])) do
+    if row[2] == 'weir:released' or row[2] == 'weir:deferred' then
+      hidden = hidden + 1
+    else
+      seen, active = least(seen, row[6]), least(active, row[8])
+    end
+  end
+  local failed_at = tonumber(redis.call('HGET', KEYS[2], 'failed/' .. group[2]))
+  local unread = #redis.call('XRANGE', KEYS[1], '(' .. group[8], '+', 'COUNT', 1)
+  found[i] = { hidden, seen, active, failed_at and math.max(0, now_ms - failed_at) or -1, unread, is_closed }
+end
+return found
+"""
+
+
 @sends(types.XInfoStreamFull)
 def _xinfo_full(command: types.XInfoStreamFull, _: WriteOrigin) -> BackendRequest:
     name, count = command.stream, 0 if command.count is None else command.count
@@ -344,17 +399,18 @@ def _xinfo_full(command: types.XInfoStreamFull, _: WriteOrigin) -> BackendReques
         ("XRANGE", name, "-", "+", "COUNT", 1),
         ("XREVRANGE", name, "+", "-", "COUNT", 1),
         ("HGETALL", auxiliary_key(name, "m")),
+        group_signs(name),
         *look.commands,
     ]
 
     def decode(results: Sequence[Any]) -> StreamDetail:
-        info, *beside, first, last, kept, edges = results
+        info, *beside, first, last, kept, signs, edges = results
         described = replies.stream_info(
             {**info, b"first-entry": next(iter(first), None), b"last-entry": next(iter(last), None)},
             look.decode([edges]),
             *beside,
         )
-        return replies.stream_detail(info, described, kept)
+        return replies.stream_detail(info, described, kept, signs)
 
     return msgspec.structs.replace(look, commands=commands, decode=decode)
 

@@ -3,7 +3,7 @@
 Knows: how old entries are by their IDs, and how many of them are for one turn.
 Must never know: readers, what is pending.
 
-An entry's age is the time since the milliseconds of its ID: one with an explicit ID is as old as that says.
+`engine.parts.ages` says how old an entry is.
 """
 
 from collections.abc import Sequence
@@ -16,13 +16,14 @@ from engine.commands.dead_letters import (
     Dead,
     append_letters,
     fit_letters,
-    oldest_delivered,
     refuse_letters,
 )
 from engine.commands.turn import Look, Turn
 from engine.groups import Group
 from engine.keyspace import Key
 from engine.lag import entries_read_after_run
+from engine.parts.ages import delivers_from
+from engine.parts.redelivery import redelivery_of
 from engine.pending_states import PendingState
 
 # The state of an entry that was not delivered yet.
@@ -37,7 +38,7 @@ def select_expired(turn: Turn, name: str, key: Key, group_name: str) -> tuple[Se
     last = group.last_delivered_id
     if not has_expired(turn, key, group):
         return (), last, False
-    oldest, target = oldest_delivered(turn.now_ms, group), group.policy.dead_letter_stream
+    oldest, target = delivers_from(group, turn.now_ms), redelivery_of(group).dead_letter_stream
     if target is not None and (refusal := refuse_letters(turn, target)) is not None:
         turn.letters_refused.append((name, group_name, target, refusal.detail))
         return (), last, False
@@ -63,7 +64,7 @@ def expire(turn: Turn, name: str, key: Key, group_name: str, old: Sequence[Dead]
 
 def has_expired(look: Look, key: Key, group: Group) -> bool:
     """Whether the next new entry of the group is too old."""
-    oldest = oldest_delivered(look.now_ms, group)
-    if not oldest or group.policy.paused or key.stream.last_live_id <= group.last_delivered_id:
+    oldest = delivers_from(group, look.now_ms)
+    if not oldest or group.is_paused or key.stream.last_live_id <= group.last_delivered_id:
         return False
     return key.stream.live_from(group.last_delivered_id + 1) < oldest

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Final, Self
 import msgspec
 
 from engine.keyspace import Keyspace
+from engine.name_marks import StreamKey
 from engine.quotas import Quota
 
 # In the place of a stream's name: what belongs to none, as settings and idempotency keys over several.
@@ -101,7 +102,7 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
 class StreamCommand(Command, frozen=True, kw_only=True):
     """A command on one stream."""
 
-    stream: str
+    stream: StreamKey
 
     def named_streams(self) -> tuple[str, ...]:
         return (self.stream,)
@@ -112,7 +113,7 @@ class BlockingCommand(Command, frozen=True, kw_only=True):
     it, None does not.
     """
 
-    streams: Sequence[tuple[str, Any]]
+    streams: Sequence[tuple[StreamKey, Any]]
     block_ms: int | None = None
 
     def named_streams(self) -> tuple[str, ...]:

@@ -12,6 +12,8 @@ from engine import entries, errors, ids, rows
 from engine.commands.turn import Turn
 from engine.errors import EngineError
 from engine.groups import Group
+from engine.parts.ages import delivers_from
+from engine.parts.redelivery import redelivery_of
 from engine.pending_states import PendingState
 from engine.records.changes import Append
 
@@ -43,12 +45,6 @@ class Dead(NamedTuple):
     reason: str
 
 
-def oldest_delivered(now_ms: int, group: Group) -> int:
-    """The lowest ID that is not too old."""
-    max_age_ms = group.policy.max_age_ms
-    return 0 if max_age_ms is None else ids.make(max(0, now_ms - max_age_ms), 0)
-
-
 def why_dead(
     turn: Turn,
     group: Group,
@@ -62,11 +58,13 @@ def why_dead(
     would be one too many. None where it is delivered; also where the dead-letter stream takes none: `names`
     are the group's stream and its own, to say so.
     """
-    policy = group.policy
-    target, reason = policy.dead_letter_stream, None
-    if not at_any_age and entry_id < oldest_delivered(turn.now_ms, group):
+    if not group.parts:
+        return None
+    redelivery = redelivery_of(group)
+    target, most, reason = redelivery.dead_letter_stream, redelivery.max_deliveries, None
+    if not at_any_age and entry_id < delivers_from(group, turn.now_ms):
         reason = EXPIRED
-    elif target is not None and policy.max_deliveries is not None and delivery_count > policy.max_deliveries:
+    elif target is not None and most is not None and delivery_count > most:
         reason = TOO_MANY
     if reason is None or target is None or (refusal := refuse_letters(turn, target)) is None:
         return reason
@@ -100,7 +98,7 @@ def fit_letters(turn: Turn, stream: str, group_name: str, dead: Sequence[Dead]) 
     """The first of these entries, as many as the turn has room for; one always has. Without a dead-letter
     stream there is room for all.
     """
-    target = turn.keyspace.keys[stream].groups[group_name].policy.dead_letter_stream
+    target = redelivery_of(turn.keyspace.keys[stream].groups[group_name]).dead_letter_stream
     if target is not None and dead:
         if turn.keyspace.find(target) is None:
             turn.letters_made.add(target)
@@ -127,7 +125,10 @@ def append_letters(turn: Turn, stream: str, group_name: str, dead: Sequence[Dead
     """The same, but nothing is settled."""
     if not dead:
         return []
-    target = turn.keyspace.keys[stream].groups[group_name].policy.dead_letter_stream
+    group = turn.keyspace.keys[stream].groups[group_name]
+    target = redelivery_of(group).dead_letter_stream
+    if target is not None:
+        group.note_failed(turn.now_ms)
     if target is None:
         turn.expired.append((stream, group_name, len(dead)))
         return [letter.id for letter in dead]

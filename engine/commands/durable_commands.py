@@ -12,6 +12,7 @@ import msgspec
 from engine import rows
 from engine.commands.base import MemoryNeed, StreamCommand
 from engine.keyspace import Keyspace
+from engine.name_marks import Body, StreamKey
 from engine.quotas import Quota
 
 
@@ -28,7 +29,7 @@ class ForkPoint(msgspec.Struct, frozen=True):
     messages, or bytes of the next entry. `generation` is that of the source, empty where it is not known.
     """
 
-    source: str
+    source: StreamKey
     upto: int | None = None
     beyond: int = 0
     generation: str = ""
@@ -45,7 +46,7 @@ class CreateDurable(StreamCommand, frozen=True, kw_only=True):
 
     media: str
     config: bytes = b""
-    bodies: Sequence[bytes] = ()
+    bodies: Sequence[Body] = ()
     ttl_ms: int | None = None
     expires_at_ms: int | None = None
     closes: bool = False
@@ -74,7 +75,7 @@ class AppendDurable(StreamCommand, frozen=True, kw_only=True):
 
     needs: ClassVar[MemoryNeed] = MemoryNeed.ADDS
 
-    bodies: Sequence[bytes]
+    bodies: Sequence[Body]
     kind: str
     writer_seq: bytes | None = None
     batch: ProducerBatch | None = None
@@ -94,7 +95,7 @@ class AppendBatches(StreamCommand, frozen=True, kw_only=True):
     kind: str
     batches: Sequence[ProducerBatch]
     counts: Sequence[int]
-    bodies: Sequence[bytes]
+    bodies: Sequence[Body]
 
     def entry_bytes(self) -> int:
         return rows.size(self.bodies)

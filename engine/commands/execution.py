@@ -16,8 +16,10 @@ import msgspec
 from engine import errors
 from engine.commands import (  # noqa: F401 - each enters its functions in the registry
     closing,
+    deferring,
     durable,
     entries,
+    examining,
     expiring,
     group_reading,
     grouping,

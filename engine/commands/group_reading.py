@@ -21,12 +21,21 @@ from engine.commands.dead_letters import (
     move_to_dead_letters,
     why_dead,
 )
+from engine.commands.ordering import (
+    InOrder,
+    expect_acknowledging,
+    may_deliver,
+    retry_order_ms,
+    select_in_order,
+)
 from engine.commands.reading import Budget, end_of, gap_after, may_end
 from engine.commands.registry import Steps, Waiting, runs, waits
 from engine.commands.turn import Blocked, Look, Turn
 from engine.groups import Group, first_there
 from engine.keyspace import Key
 from engine.lag import entries_read_after_run
+from engine.parts.ordering import NoteKeys
+from engine.parts.redelivery import redelivery_of
 from engine.pending_states import Consumer, PendingState
 from engine.records.changes import Own
 from engine.replies import (
@@ -78,6 +87,8 @@ class _Selected(msgspec.Struct):
     old: Sequence[Dead] = ()
     dead: Sequence[Dead] = ()
     gone: Sequence[int] = ()
+    # What is given of a group with an order.
+    in_order: InOrder | None = None
     gap: Gap | None = None
     more: bool = False
     # A history that is shown although it is empty; new entries that are shown as claimed ones, and those that
@@ -89,7 +100,8 @@ class _Selected(msgspec.Struct):
     @property
     def changes(self) -> bool:
         """Whether it does anything."""
-        return bool(self.old or self.dead or self.gone or self.again or self.fresh)
+        passes = self.in_order is not None and self.in_order.passes
+        return bool(self.old or self.dead or self.gone or self.again or self.fresh or passes)
 
 
 class _Selection(msgspec.Struct):
@@ -133,7 +145,8 @@ def _select_on(turn: Turn, selection: _Selection) -> None:
             one = _Selected(0, 0, more=True)
         selection.streams.append(one)
         selection.given += bool(one.again or one.fresh or one.shows)
-        if (one.old or one.dead) and _changes_read(turn, name, command):
+        letters = one.old or one.dead or (one.in_order and one.in_order.expired)
+        if letters and _changes_read(turn, name, command):
             return
 
 
@@ -141,7 +154,7 @@ def _changes_read(turn: Turn, name: str, command: types.XReadGroup) -> bool:
     """Whether dead letters of a stream come to one that is read: what is behind is selected once they are
     there.
     """
-    target = turn.keyspace.keys[name].groups[command.group].policy.dead_letter_stream
+    target = redelivery_of(turn.keyspace.keys[name].groups[command.group]).dead_letter_stream
     return any(target == other for other, _ in command.streams)
 
 
@@ -151,6 +164,7 @@ def xreadgroup(turn: Turn, command: types.XReadGroup) -> Steps[GroupRead | Block
         key = turn.keyspace.find(name)
         if key is None or command.group not in key.groups:
             raise errors.no_group_in_read(name, command.group)
+    expect_acknowledging(turn, command)
     for name, _ in command.streams:
         turn.expect_consumer(name, command.group, command.consumer)
     for name, _ in command.streams if len(command.streams) > 1 else ():
@@ -187,7 +201,7 @@ def _paused(look: Look, command: types.XReadGroup) -> Sequence[str]:
     """The streams of which the group delivers nothing now."""
     keys = [(name, look.keyspace.find(name)) for name, _ in command.streams]
     groups = [(name, None if key is None else key.groups.get(command.group)) for name, key in keys]
-    return [name for name, group in groups if group is not None and group.policy.paused] or ()
+    return [name for name, group in groups if group is not None and group.is_paused] or ()
 
 
 def pauses_anew(command: types.XReadGroup, paused: Sequence[str]) -> bool:
@@ -237,7 +251,7 @@ def _select_history(turn: Turn, name: str, command: types.XReadGroup, cursor: in
         if more:
             break
         delivered.append(
-            Delivered(entry_id, text, _one_more(pending.delivery_count) if text else pending.delivery_count)
+            Delivered(entry_id, text, one_more(pending.delivery_count) if text else pending.delivery_count)
         )
     turn.lookups_left -= len(delivered) + len(dead)
     dead_ones = fit_letters(turn, name, command.group, dead)
@@ -252,7 +266,7 @@ def _select_new(
     key = turn.keyspace.keys[name]
     group = key.groups[command.group]
     last, claims = group.last_delivered_id, claim_min_idle_ms is not None
-    if group.policy.paused:
+    if group.is_paused:
         return _Selected(last, last)
     old, upto, expiring = select_expired(turn, name, key, command.group)
     # Undoing the delivery does not bring back what was too old for it.
@@ -261,7 +275,7 @@ def _select_new(
         _select_idle(turn, name, command, claim_min_idle_ms, room, one)
     if expiring:
         one.more = True
-    elif group.policy.dead_letter_stream == name and (one.old or one.dead):
+    elif (one.old or one.dead) and redelivery_of(group).dead_letter_stream == name:
         one.fresh_behind = True
     else:
         _select_fresh(turn, name, command, room, one)
@@ -271,8 +285,15 @@ def _select_new(
 def _select_fresh(turn: Turn, name: str, command: types.XReadGroup, room: Budget, one: _Selected) -> None:
     """New entries, none of a part that the disk does not give."""
     assert one.upto is not None, "it is no history"
-    stream, count = turn.keyspace.keys[name].stream, command.count
+    key, count = turn.keyspace.keys[name], command.count
     left, fresh = None if count is None else count - len(one.again), list[tuple[int, bytes]]()
+    if key.groups[command.group].parts:
+        most = 0 if left is not None and left <= 0 else room.most(left)
+        one.in_order = select_in_order(turn, (name, command.group), one.upto, most, room)
+        if one.in_order is not None:
+            one.fresh, one.more = one.in_order.fresh, one.more or one.in_order.more
+            return
+    stream = key.stream
     if (left is None or left > 0) and not room.spent:
         try:
             fresh = stream.after(one.upto, room.most(left), room.bytes_left, up_to_damage=True)
@@ -313,7 +334,7 @@ def _select_idle(
             break
         count = pending.delivery_count
         idle_ms, released = pending.idle_ms(turn.now_ms), pending.consumer is None
-        claimed.append(Delivered(entry_id, text, _one_more(count), idle_ms, count, released))
+        claimed.append(Delivered(entry_id, text, one_more(count), idle_ms, count, released))
     turn.lookups_left -= len(claimed) + len(dead)
     one.again, one.dead = claimed, fit_letters(turn, name, command.group, dead)
     one.gone = gone if len(gone) > _PASSED_OVER_MAX else ()
@@ -348,7 +369,7 @@ def _emit(turn: Turn, name: str, selection: _Selection, one: _Selected) -> Strea
         turn.look(partial(_select_fresh, turn, name, command, selection.room, one), has_begun=True)
         selection.given += bool(one.fresh and not one.again)
     mark = None
-    new = _deliver_new(turn, name, key, command, one) if one.fresh else []
+    new = _deliver_new(turn, name, key, command, one) if one.fresh or one.in_order else []
     if new:
         order = 0 if command.noack else group.first_order(len(new), turn.now_ms)
         moved = (group.number, move, group.move)
@@ -379,13 +400,22 @@ def _deliver_new(
     turn: Turn, name: str, key: Key, command: types.XReadGroup, one: _Selected
 ) -> list[Delivered]:
     group = key.groups[command.group]
-    new_ids = [entry_id for entry_id, _ in one.fresh]
-    entries_read = entries_read_after_run(key.stream, group.last_delivered_id, group.entries_read, new_ids)
-    if not command.noack:
+    in_order, new_ids = one.in_order, [entry_id for entry_id, _ in one.fresh]
+    read = new_ids if in_order is None else in_order.read
+    entries_read = entries_read_after_run(key.stream, group.last_delivered_id, group.entries_read, read)
+    if in_order is not None:
+        move_to_dead_letters(turn, name, command.group, in_order.expired)
+        turn.settle(name, command.group, in_order.gone)
+    if new_ids and not command.noack:
         turn.emit(Own(name, command.group, command.consumer, new_ids, turn.now_ms, [1] * len(new_ids)))
         turn.count_ids(len(new_ids))
         turn.mark_active(name, command.group, command.consumer)
-    turn.move_group(name, command.group, new_ids[-1], entries_read)
+    if in_order is not None and in_order.keyed:
+        keyed_ids, keys = zip(*in_order.keyed, strict=True)
+        turn.emit(NoteKeys(name, command.group, keyed_ids, keys))
+        turn.count_ids(len(keyed_ids))
+    if read:
+        turn.move_group(name, command.group, read[-1], entries_read)
     if one.claims:
         return [Delivered(entry_id, text, 1, 0, 0) for entry_id, text in one.fresh]
     return [Delivered(entry_id, text, 1) for entry_id, text in one.fresh]
@@ -462,7 +492,8 @@ def _looked_enough(turn: Turn, entries: Sequence[Delivered]) -> bool:
     return bool(entries) and len(entries) >= turn.lookups_left
 
 
-def _one_more(delivery_count: int) -> int:
+def one_more(delivery_count: int) -> int:
+    """As many as the next delivery makes."""
     return min(delivery_count + 1, DELIVERY_COUNT_MAX)
 
 
@@ -477,12 +508,19 @@ def block(command: types.XReadGroup) -> Blocked:
 
 def retry_at_ms(look: Look, command: types.XReadGroup) -> int | None:
     """When (wall clock) a blocked read may find something without any write, None for never."""
-    wait_ms = command.claim_min_idle_ms
     keys = [look.keyspace.find(name) for name, _ in command.streams]
     groups = [(key, key.groups.get(command.group)) for key in keys if key]
     if any(group is not None and has_expired(look, key, group) for key, group in groups):
         # The last turn has acknowledged some of what is too old, and had to end.
         return look.now_ms
+    in_order_ms = [retry_order_ms(look, key, group) for key, group in groups if group is not None]
+    at_ms = _claim_retry_ms(look, command, keys)
+    return min((one for one in (*in_order_ms, at_ms) if one is not None), default=None)
+
+
+def _claim_retry_ms(look: Look, command: types.XReadGroup, keys: Sequence[Key | None]) -> int | None:
+    """The same of a claim of what others hold."""
+    wait_ms = command.claim_min_idle_ms
     if wait_ms is None:
         return None
     due_ms = [
@@ -504,7 +542,7 @@ def _claim_due_ms(look: Look, key: Key, command: types.XReadGroup, wait_ms: int)
     for a released one. Where many are gone it is when a read would settle them. None where there is none.
     """
     group = key.groups[command.group]
-    if group.policy.paused or (wait_ms >= CLAIM_NEVER_MS and not group.has_released()):
+    if group.is_paused or (wait_ms >= CLAIM_NEVER_MS and not group.has_released()):
         return None
     stream = key.stream
     # What changes when entries come or go, or are read from the disk: as long as none is, readers that wait
@@ -536,9 +574,9 @@ def _group_ready(look: Look, name: str, command: types.XReadGroup) -> bool:
     group = key.groups.get(command.group) if key is not None else None
     if key is None or group is None:
         return True
-    if group.policy.paused:
+    if group.is_paused:
         return False
-    if key.stream.last_live_id > group.last_delivered_id:
+    if may_deliver(key, group):
         return True
     if command.claim_min_idle_ms is None:
         return False

@@ -24,34 +24,43 @@ def xgroup_create(turn: Turn, command: types.XGroupCreate) -> bool:
     key = turn.keyspace.find(command.stream)
     if key is None and not command.mkstream:
         raise errors.key_required(command.stream)
-    start = _start(key, command.start)
+    start = start_of(key, command.start)
     if key is not None and command.group in key.groups:
         raise errors.group_exists(command.group)
     if key is None:
         key = turn.create_stream(command.stream)
-    turn.create_group(command.stream, command.group, start, _clamped(key, command.entries_read))
+    turn.create_group(command.stream, command.group, start, clamped(key, command.entries_read))
     return True
 
 
 @runs(types.XGroupSetId)
 def xgroup_setid(turn: Turn, command: types.XGroupSetId) -> bool:
     key, group = existing_group(turn, command.stream, command.group)
-    start = _start(key, command.start)
-    turn.move_group(command.stream, command.group, start, _clamped(key, command.entries_read))
+    start = start_of(key, command.start)
+    forget_passed(turn, command.stream, command.group)
+    turn.move_group(command.stream, command.group, start, clamped(key, command.entries_read))
     # Also to where it is: from now on it is there because somebody wants it.
     group.note_move()
     turn.notify("xgroup-setid", command.stream)
     return True
 
 
-def _start(key: Key | None, start: int | types.Cursor) -> int:
+def forget_passed(turn: Turn, stream: str, name: str) -> None:
+    """What the group has passed over is not delivered: it is set to another place."""
+    passed = turn.keyspace.keys[stream].groups[name].passed_over
+    turn.settle(stream, name, [entry_id for entry_id, _ in passed.items()])
+
+
+def start_of(key: Key | None, start: int | types.Cursor) -> int:
+    """The ID behind which a group begins."""
     if isinstance(start, int):
         return start
     assert start is types.Cursor.LATEST, "the only word that a group may start at"
     return key.stream.last_id if key else 0
 
 
-def _clamped(key: Key, entries_read: int | None) -> int | None:
+def clamped(key: Key, entries_read: int | None) -> int | None:
+    """No more than there ever were."""
     return None if entries_read is None else min(entries_read, key.stream.entries_added)
 
 
@@ -98,7 +107,7 @@ def drop_consumer(turn: Turn, stream: str, group: str, consumer: Consumer) -> in
     held: int = len(consumer.pending) + (turn.so_far or 0)
     if len(consumer.pending) <= DROPPED_MAX:
         turn.emit(RemoveConsumer(stream, group, consumer.name))
-        turn.signal_drained(stream, group)
+        turn.signal_settled(stream, group)
         return held
     if not turn.may_continue:
         raise errors.too_many_to_remove(consumer.name, len(consumer.pending))

@@ -1,5 +1,4 @@
-"""What time brings: retention, overdue and deferred entries, silent consumers, idempotency keys and answers
-that expire.
+"""What time brings: retention, overdue entries, silent consumers, idempotency keys and answers that expire.
 
 Knows: which streams need looking after, and how much of it is for one turn.
 Must never know: when turns come.
@@ -18,8 +17,10 @@ from engine.commands.turn import Turn
 from engine.dedup import PUBLISHED
 from engine.groups import Group
 from engine.keyspace import Key
+from engine.parts.ages import MaxAge
 from engine.parts.idempotence import ANSWERS, ForgetAnswers, ForgetProducerKeys, idempotence_of
 from engine.parts.keeping import RETENTION_DEFAULT, kept_of
+from engine.parts.redelivery import redelivery_of
 from engine.pending_states import Consumer, PendingState
 from engine.records.changes import Release, RemoveConsumer
 from engine.runs import Run
@@ -31,17 +32,15 @@ TURN_RELEASES_MAX: Final = 400
 TURN_KEYS_MAX: Final = 4_000
 TURN_LOOKS_MAX: Final = 500
 # Consumers that a look at a group goes through at the price of one more look.
-_LOOK_CONSUMERS: Final = 20
+LOOK_CONSUMERS: Final = 20
 # A stream with released entries counts as this many looks.
 _LOOKS_A_CHANGE: Final = 4
 # Runs that the streams of one turn wait for, about, and that one step of a stream looks into.
 _MISSING_MAX: Final = 32
 _STEP_RUNS_MAX: Final = 16
-# Deferred entries for which the disk is asked are looked at again after this time, if not before.
-_RETRY_MS: Final = 1_000
 
 
-class _TurnBudget:
+class TurnBudget:
     """What one turn may still do, over all streams together."""
 
     __slots__ = ("entries_left", "keys_left", "looks_left", "releases_left")
@@ -64,7 +63,7 @@ def maintain(turn: Turn, command: weir_commands.Maintain) -> bool:
 
     A round looks at each maintained stream once, and again at those that needed more than was left of a turn.
     """
-    keyspace, budget = turn.keyspace, _TurnBudget()
+    keyspace, budget = turn.keyspace, TurnBudget()
     if command.again:
         keyspace.round.extendleft(command.again)
     elif not keyspace.round:
@@ -72,7 +71,7 @@ def maintain(turn: Turn, command: weir_commands.Maintain) -> bool:
         if not command.makes_room:
             old = PUBLISHED.count_old(keyspace.answers, turn.now_ms, budget.keys_left)
             _forget_answers(turn, "", old, budget)
-    while keyspace.round and not budget.spent() and budget.looks_left > 0 and not _waits_for_much(turn):
+    while keyspace.round and not budget.spent() and budget.looks_left > 0 and not waits_for_much(turn):
         name = keyspace.round.popleft()
         if name not in keyspace.maintained:
             continue
@@ -89,7 +88,8 @@ def maintain(turn: Turn, command: weir_commands.Maintain) -> bool:
     return bool(keyspace.round)
 
 
-def _waits_for_much(turn: Turn) -> bool:
+def waits_for_much(turn: Turn) -> bool:
+    """Whether what the turn has to wait for is enough for the disk."""
     return turn.missing is not None and sum(map(len, turn.missing.values())) >= _MISSING_MAX
 
 
@@ -98,15 +98,11 @@ def _needs_maintenance(key: Key) -> bool:
     return (
         kept_of(key).retention != RETENTION_DEFAULT
         or bool(idempotence_of(key).producers or idempotence_of(key).answers)
-        or any(_has_timeout(group) for group in key.groups.values())
+        or any(redelivery_of(group).has_timeout for group in key.groups.values())
     )
 
 
-def _has_timeout(group: Group) -> bool:
-    return group.policy.ack_timeout_ms is not None or group.policy.consumer_timeout_ms is not None
-
-
-def _maintain(turn: Turn, command: weir_commands.Maintain, name: str, key: Key, budget: _TurnBudget) -> None:
+def _maintain(turn: Turn, command: weir_commands.Maintain, name: str, key: Key, budget: TurnBudget) -> None:
     # Most looks find nothing: what a stream does not have is not asked.
     if kept_of(key).retention != RETENTION_DEFAULT:
         turn.step(name, _enforce(turn, name, key, budget))
@@ -120,13 +116,14 @@ def _maintain(turn: Turn, command: weir_commands.Maintain, name: str, key: Key, 
         _forget_answers(turn, name, ANSWERS.count_old(kept.answers, turn.now_ms, budget.keys_left), budget)
     for group_name, group in sorted(key.groups.items()):
         budget.looks_left -= 1
-        if group.policy.ack_timeout_ms is not None:
-            turn.step(name, _release_overdue(turn, name, group_name, group.policy.ack_timeout_ms, budget))
-        if group.policy.consumer_timeout_ms is not None:
+        redelivery = redelivery_of(group)
+        if redelivery.ack_timeout_ms is not None:
+            turn.step(name, _release_overdue(turn, name, group_name, redelivery.ack_timeout_ms, budget))
+        if redelivery.consumer_timeout_ms is not None:
             _remove_silent(turn, command, name, group_name, budget)
 
 
-def _enforce(turn: Turn, name: str, key: Key, budget: _TurnBudget) -> Steps[None]:
+def _enforce(turn: Turn, name: str, key: Key, budget: TurnBudget) -> Steps[None]:
     cut, before = select_retention(turn, name, exact=True, limit=budget.entries_left), key.stream.length
     yield
     if cut is not None:
@@ -134,22 +131,22 @@ def _enforce(turn: Turn, name: str, key: Key, budget: _TurnBudget) -> Steps[None
     budget.entries_left -= before - key.stream.length
 
 
-def _forget_answers(turn: Turn, name: str, old: int, budget: _TurnBudget) -> None:
+def _forget_answers(turn: Turn, name: str, old: int, budget: TurnBudget) -> None:
     """Forget what no repeated request is compared with any more."""
     if old:
         turn.emit(ForgetAnswers(name, old))
         budget.keys_left -= old
 
 
-def _release_overdue(turn: Turn, name: str, group: str, timeout_ms: int, budget: _TurnBudget) -> Steps[None]:
+def _release_overdue(turn: Turn, name: str, group: str, timeout_ms: int, budget: TurnBudget) -> Steps[None]:
     """Give back what has been idle for too long."""
     owned = turn.keyspace.keys[name].groups[group].owned_longest_first()
     overdue = takewhile(lambda row: row[1].idle_ms(turn.now_ms) >= timeout_ms, owned)
-    return _give_back(turn, name, group, list(islice(overdue, budget.releases_left)), budget)
+    return give_back(turn, name, group, list(islice(overdue, budget.releases_left)), budget)
 
 
 def _remove_silent(
-    turn: Turn, command: weir_commands.Maintain, name: str, group_name: str, budget: _TurnBudget
+    turn: Turn, command: weir_commands.Maintain, name: str, group_name: str, budget: TurnBudget
 ) -> None:
     """Remove consumers that have not been seen for too long; what they held is given back first."""
     for consumer in _silent(turn, command, name, group_name, budget):
@@ -157,7 +154,7 @@ def _remove_silent(
 
 
 def _remove_consumer(
-    turn: Turn, name: str, group_name: str, consumer: Consumer, budget: _TurnBudget
+    turn: Turn, name: str, group_name: str, consumer: Consumer, budget: TurnBudget
 ) -> Steps[None]:
     group = turn.keyspace.keys[name].groups[group_name]
     held = [
@@ -165,27 +162,27 @@ def _remove_consumer(
         for entry_id, _ in consumer.pending.page(0, budget.releases_left)
         if (state := group.pending.get(entry_id))
     ]
-    yield from _give_back(turn, name, group_name, held, budget)
+    yield from give_back(turn, name, group_name, held, budget)
     if not consumer.pending:
         turn.emit(RemoveConsumer(name, group_name, consumer.name))
 
 
 def _silent(
-    turn: Turn, command: weir_commands.Maintain, name: str, group_name: str, budget: _TurnBudget
+    turn: Turn, command: weir_commands.Maintain, name: str, group_name: str, budget: TurnBudget
 ) -> Sequence[Consumer]:
     """Consumers that were idle for too long and do not wait for entries now."""
     group = turn.keyspace.keys[name].groups[group_name]
-    last_ms = turn.now_ms - (group.policy.consumer_timeout_ms or 0)
+    last_ms = turn.now_ms - (redelivery_of(group).consumer_timeout_ms or 0)
     if last_ms < command.since_ms:
         return ()
-    budget.looks_left -= len(group.consumers) // _LOOK_CONSUMERS
+    budget.looks_left -= len(group.consumers) // LOOK_CONSUMERS
     silent = [consumer for consumer in group.consumers.values() if consumer.seen_time_ms <= last_ms]
     waiting = command.waiting(name) if silent else ()
     return [consumer for consumer in silent if (group_name, consumer.name) not in waiting]
 
 
-def _give_back(
-    turn: Turn, name: str, group_name: str, rows: Sequence[tuple[int, PendingState]], budget: _TurnBudget
+def give_back(
+    turn: Turn, name: str, group_name: str, rows: Sequence[tuple[int, PendingState]], budget: TurnBudget
 ) -> Steps[None]:
     """Release entries for the next reader. Those delivered often enough, or too old, become dead letters.
     Those whose entry was deleted are settled, since no reader can get them.
@@ -219,41 +216,13 @@ def _give_back(
         turn.signal(name)
 
 
-@runs(weir_commands.ReleaseDeferred)
-def release_deferred(turn: Turn, command: weir_commands.ReleaseDeferred) -> bool:
-    """Release what was deferred until now, for the next reader."""
-    deferrals, budget = turn.keyspace.deferrals, _TurnBudget()
-    for name in command.again:
-        key = turn.keyspace.find(name)
-        if key is not None:
-            deferrals.replace(name, key.deferred_until_ms)
-    while (first := deferrals.first()) is not None and first[1] <= turn.now_ms:
-        if budget.spent() or budget.looks_left <= 0 or _waits_for_much(turn):
-            return True
-        name = first[0]
-        turn.expire(name)
-        key = turn.keyspace.find(name)
-        if key is None:
-            continue
-        budget.looks_left -= 1 + len(key.groups) // _LOOK_CONSUMERS
-        for group_name, group in sorted(key.groups.items()):
-            due = takewhile(lambda row: (row[1].until_ms or 0) <= turn.now_ms, group.deferred_first())
-            rows = list(islice(due, budget.releases_left))
-            turn.step(name, _give_back(turn, name, group_name, rows, budget))
-        if turn.missing is not None and name in turn.missing:
-            deferrals.delay(name, first[1], turn.now_ms + _RETRY_MS)
-        else:
-            deferrals.replace(name, key.deferred_until_ms)
-    return False
-
-
 def _within_runs(
     stream: Stream, group: Group, rows: Sequence[tuple[int, PendingState]]
 ) -> tuple[Sequence[tuple[int, PendingState]], bool]:
     """The first rows, of no more runs than one step looks into; whether these are all."""
     if not stream.nodes.runs or len(rows) <= _STEP_RUNS_MAX:
         return rows, True
-    may_end = group.policy.max_deliveries is not None or group.policy.max_age_ms is not None
+    may_end = redelivery_of(group).max_deliveries is not None or MaxAge.of(group) is not None
     upto = ids.ID_MAX if may_end else stream.gone_upto
     runs = set[Run]()
     for place, (entry_id, _) in enumerate(rows):
@@ -287,7 +256,7 @@ def end_wait(turn: Turn, command: weir_commands.EndWait) -> bool:
         group = key.groups.get(command.group) if key is not None else None
         if (
             group is not None
-            and group.policy.consumer_timeout_ms is not None
+            and redelivery_of(group).consumer_timeout_ms is not None
             and command.consumer in group.consumers
         ):
             turn.see_consumer(name, command.group, command.consumer)

@@ -15,6 +15,8 @@ from engine.commands.introspection import expect
 from engine.commands.registry import Steps, count_dropped, dropped_of, ends_streams, runs
 from engine.commands.turn import Turn
 from engine.copying import copy_cost
+from engine.names import SortedNames
+from engine.parts.schedules import ScheduleIndex
 from engine.records.changes import Configure, CopyStream, RemoveAll, RemoveStream, RenameStream
 from engine.replies import Dropped, Listing, NamedValues, Presence
 
@@ -35,7 +37,7 @@ COPY_COST_MAX: Final = 1_500
 def delete(turn: Turn, command: types.Delete) -> Steps[int | Dropped]:
     names = [name for name in dict.fromkeys(command.streams) if name in turn.keyspace.keys]
     for name in names:
-        expect(turn.keyspace, name, command.expected)
+        expect(turn, name, command.expected)
         if not command.drops_schedules:
             turn.expect_may_end(name, "delete")
     yield
@@ -82,7 +84,8 @@ def list_streams(turn: Turn, command: types.ListStreams) -> Listing:
     if command.at is not None:
         return Listing(_unexpired_around(turn, command.at, command.prefix, command.limit))
     most = None if command.limit is None else command.limit + 1
-    names = unexpired_names(turn, command.prefix, command.after, most)
+    known = ScheduleIndex.of(turn.keyspace).names if command.scheduled else None
+    names = unexpired_names(turn, command.prefix, command.after, most, known)
     if command.limit is None or len(names) <= command.limit:
         return Listing(names)
     page = names[: command.limit]
@@ -97,10 +100,15 @@ def _unexpired_around(turn: Turn, at: float, prefix: str, limit: int | None) -> 
     return alive or unexpired_names(turn, prefix, None, limit)
 
 
-def unexpired_names(turn: Turn, prefix: str, after: str | None, limit: int | None) -> list[str]:
-    """At most `limit` names that no expired stream has: one that has expired may not be removed yet."""
+def unexpired_names(
+    turn: Turn, prefix: str, after: str | None, limit: int | None, known: SortedNames | None = None
+) -> list[str]:
+    """At most `limit` names that no expired stream has, of all that there are or of those `known`: one that
+    has expired may not be removed yet.
+    """
     keyspace, now_ms = turn.keyspace, turn.now_ms
-    names = keyspace.names(prefix=prefix, after=after, limit=limit)
+    page_of = keyspace.names if known is None else known.page
+    names = page_of(prefix=prefix, after=after, limit=limit)
     if not keyspace.lifetimes.is_due(now_ms):
         return names
     page: list[str] = []
@@ -108,7 +116,7 @@ def unexpired_names(turn: Turn, prefix: str, after: str | None, limit: int | Non
         page += [name for name in names if not keyspace.has_expired(keyspace.keys[name], now_ms)]
         if limit is None or len(page) >= limit:
             break
-        names = keyspace.names(prefix=prefix, after=names[-1], limit=limit)
+        names = page_of(prefix=prefix, after=names[-1], limit=limit)
     return page[:limit]
 
 

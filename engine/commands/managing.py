@@ -16,15 +16,18 @@ from engine.commands import types, weir_commands
 from engine.commands.dead_letters import Dead, fit_letters, move_to_dead_letters, refuse_letters
 from engine.commands.entries import PreparedEntries, prepare, store
 from engine.commands.expiring import expiry_of
-from engine.commands.grouping import drop_consumer, existing_group
+from engine.commands.grouping import clamped, drop_consumer, existing_group, forget_passed, start_of
 from engine.commands.introspection import expect, group_info, stream_info
 from engine.commands.keys import unexpired_names
+from engine.commands.ordering import check_order
 from engine.commands.registry import Steps, runs
 from engine.commands.turn import Turn, Unfinished
 from engine.dedup import EPOCH_BYTES_MAX, EPOCH_CHUNKS_MAX, PUBLISHED
 from engine.groups import Group
 from engine.keyspace import Key
+from engine.parts import POLICY_DEFAULT, policy_changes, policy_of
 from engine.parts.keeping import Describe, Retention, kept_of
+from engine.parts.redelivery import redelivery_of
 from engine.pending_states import not_held_by
 from engine.records import changes
 from engine.replies import (
@@ -65,7 +68,7 @@ def ensure_stream(turn: Turn, command: weir_commands.EnsureStream) -> bool:
 @runs(weir_commands.UpdateStream)
 def update_stream(turn: Turn, command: weir_commands.UpdateStream) -> Steps[bool]:
     key = turn.key(command.stream)
-    expect(turn.keyspace, command.stream, command.expected)
+    expect(turn, command.stream, command.expected)
     lifetime = _record_of(turn, command.stream, command.lifetime)
     yield
     kept = kept_of(key)
@@ -105,7 +108,7 @@ def stream_infos(turn: Turn, command: weir_commands.StreamInfos) -> StreamPage:
     page: list[tuple[str, StreamInfo]] = []
     size = 0
     for name in names[:most]:
-        info = stream_info(turn.keyspace, name)
+        info = stream_info(turn.keyspace, name, turn.now_ms)
         size += info.entries_bytes
         if page and size > INFOS_BYTES_MAX:
             break
@@ -123,11 +126,9 @@ def ensure_group(turn: Turn, command: weir_commands.EnsureGroup) -> bool:
         raise errors.key_required(command.stream)
     if key is not None and command.group in key.groups:
         return False
+    check_order(None, POLICY_DEFAULT, command.policy)
     key = key or turn.create_stream(command.stream)
-    start = key.stream.last_id if isinstance(command.start, types.Cursor) else command.start
-    entries_read = command.entries_read
-    if entries_read is not None:
-        entries_read = min(entries_read, key.stream.entries_added)
+    start, entries_read = start_of(key, command.start), clamped(key, command.entries_read)
     turn.create_group(command.stream, command.group, start, entries_read)
     _set_policy(turn, command.stream, command.group, command.policy)
     return True
@@ -136,13 +137,15 @@ def ensure_group(turn: Turn, command: weir_commands.EnsureGroup) -> bool:
 @runs(weir_commands.UpdateGroup)
 def update_group(turn: Turn, command: weir_commands.UpdateGroup) -> bool:
     key, group = existing_group(turn, command.stream, command.group)
+    check_order(group, policy_of(group), command.policy)
     if command.start is not None:
-        start = key.stream.last_id if isinstance(command.start, types.Cursor) else command.start
-        turn.move_group(command.stream, command.group, start, _read(key, command.entries_read))
+        start, entries_read = start_of(key, command.start), clamped(key, command.entries_read)
+        forget_passed(turn, command.stream, command.group)
+        turn.move_group(command.stream, command.group, start, entries_read)
         # XGROUP SETID wakes no reader. A consumer that stays connected would wait for the next entry.
         turn.signal(command.stream)
     elif command.entries_read is not None:
-        known = _read(key, command.entries_read)
+        known = clamped(key, command.entries_read)
         turn.move_group(command.stream, command.group, group.last_delivered_id, known)
     if command.start is not None or command.entries_read is not None:
         turn.notify("xgroup-setid", command.stream)
@@ -150,23 +153,19 @@ def update_group(turn: Turn, command: weir_commands.UpdateGroup) -> bool:
     return True
 
 
-def _read(key: Key, entries_read: int | None) -> int | None:
-    return None if entries_read is None else min(entries_read, key.stream.entries_added)
-
-
 def _set_policy(turn: Turn, stream: str, name: str, given: Mapping[str, Any]) -> None:
-    before = turn.keyspace.keys[stream].groups[name].policy
-    policy = before._replace(**given)
-    for record in changes.policy_changes(stream, name, before, policy):
+    group = turn.keyspace.keys[stream].groups[name]
+    was_paused = group.is_paused
+    for record in policy_changes(stream, name, policy_of(group), given):
         turn.emit(record)
-    if policy.paused != before.paused:
+    if group.is_paused != was_paused:
         turn.signal(stream)
 
 
 @runs(weir_commands.DescribeGroup)
 def describe_group(turn: Turn, command: weir_commands.DescribeGroup) -> GroupInfo:
-    key, group = turn.group(command.stream, command.group)
-    return group_info(key, command.group, group)
+    _, group = turn.group(command.stream, command.group)
+    return group_info(turn, command.stream, command.group, group)
 
 
 @runs(weir_commands.DeleteGroup)
@@ -223,7 +222,7 @@ def _transfer(turn: Turn, command: weir_commands.DeleteConsumer, group: Group, h
 @runs(weir_commands.DeadLetterEntries)
 def dead_letter_entries(turn: Turn, command: weir_commands.DeadLetterEntries) -> Steps[DeadLettered]:
     key, group = turn.group(command.stream, command.group)
-    target = group.policy.dead_letter_stream
+    target = redelivery_of(group).dead_letter_stream
     if target is None:
         raise errors.invalid("ERR the group has no dead-letter stream", "set the group's dead_letter first")
     if (refusal := refuse_letters(turn, target)) is not None:

@@ -15,13 +15,16 @@ from engine import errors
 from engine.commands import types, weir_commands
 from engine.commands.dead_letters import TURN_LETTERS_MAX, Dead, fit_letters, move_to_dead_letters, why_dead
 from engine.commands.entries import absent, delete_each
-from engine.commands.group_reading import DELIVERY_COUNT_MAX, pending_of, with_texts
+from engine.commands.group_reading import DELIVERY_COUNT_MAX, one_more, pending_of, with_texts
+from engine.commands.ordering import note_forced, take_back
 from engine.commands.reading import Budget
 from engine.commands.registry import Steps, runs
 from engine.commands.turn import TURN_LOOKUPS_MAX, TURN_SCANNED_MAX, Turn, Unfinished
 from engine.groups import Group
+from engine.parts.deferrals import Defer
+from engine.parts.ordering import Ordering
 from engine.pending_states import PendingState, held_by_others, not_held_by
-from engine.records.changes import Defer, Own, Release
+from engine.records.changes import Own, Release
 from engine.replies import (
     NOT_HELD,
     AcknowledgedIds,
@@ -108,7 +111,11 @@ def xnack(turn: Turn, command: types.XNack) -> Steps[Outcomes]:
     # An ID that is named again is released again.
     latest: dict[int, int] = {}
     held = group.pending.items_of(sorted(set(nack.ids)))
-    not_held = not_held_by(held, command.consumer)
+    not_held, forced = not_held_by(held, command.consumer), dict[int, bytes]()
+    if nack.force and group.parts and Ordering.of(group) is not None:
+        absent_ids = [entry_id for entry_id in nack.ids if entry_id not in held]
+        turn.ask_lookups(len(absent_ids))
+        forced = key.stream.find_each(absent_ids)
     for entry_id in nack.ids:
         if entry_id in not_held:
             continue
@@ -130,6 +137,7 @@ def xnack(turn: Turn, command: types.XNack) -> Steps[Outcomes]:
     elif released:
         turn.emit(Release(command.stream, command.group, released, counts))
         turn.signal(command.stream)
+    note_forced(turn, (command.stream, command.group), forced)
     return Outcomes(released, list(not_held))
 
 
@@ -194,8 +202,8 @@ def xpending_range(turn: Turn, command: types.XPendingRange) -> PendingList | Un
         turn.scans_left -= 1 if state is not None else _BLOCK_SCANS
         if turn.scans_left < 0 and not turn.may_continue:
             raise errors.invalid(
-                f"ERR too many pending entries: a transaction looks at {TURN_SCANNED_MAX}; "
-                "use XPENDING by itself, or a smaller range"
+                f"ERR too many pending entries: a transaction looks at {TURN_SCANNED_MAX}; look outside of "
+                "one, or at a smaller range"
             )
         owner = None if state is None else state.consumer
         idle_ms = -1 if state is None or owner is None else state.idle_ms(now_ms)
@@ -261,6 +269,7 @@ def xclaim(turn: Turn, command: types.XClaim) -> Steps[Claimed]:
     claimed = claiming.found
     if claimed:
         _own(turn, command, claimed, time_ms)
+        note_forced(turn, (command.stream, command.group), claiming.forced)
     return Claimed(claimed, claiming.more)
 
 
@@ -292,6 +301,7 @@ class _Claiming:
         "_time_ms",
         "_turn",
         "dead",
+        "forced",
         "found",
         "gone",
         "more",
@@ -308,6 +318,8 @@ class _Claiming:
         self.more = False
         self.gone: dict[int, None] = {}
         self.dead: dict[int, Dead] = {}
+        # The entries that it makes pending.
+        self.forced: dict[int, bytes] = {}
 
     def take_entry(self, entry_id: int, text: bytes | None, pending: PendingState | None) -> None:
         """Find out what happens to one ID; `text` is its entry, None if that is gone. One that is named again
@@ -334,7 +346,7 @@ class _Claiming:
         if (
             pending is not None
             and again is None
-            and count > before
+            and (count > before or (before == DELIVERY_COUNT_MAX == count and not self._claim.just_ids))
             and (why := why_dead(self._turn, self._group, entry_id, count, self._names))
         ):
             if len(self.dead) < TURN_LETTERS_MAX:
@@ -343,6 +355,8 @@ class _Claiming:
                 self.more = True
         elif self._room.takes(len(text)):
             self._claimed[entry_id] = count
+            if pending is None:
+                self.forced[entry_id] = text
             shown = None if self._claim.just_ids else text
             released = again is None and pending is not None and pending.consumer is None
             self.found.append(Delivered(entry_id, shown, count, idle_ms, before, released))
@@ -353,7 +367,7 @@ class _Claiming:
 def _claimed_count(before: int, claim: types.Claim) -> int:
     if claim.retry_count is not None:
         return claim.retry_count
-    return before if claim.just_ids else min(before + 1, DELIVERY_COUNT_MAX)
+    return before if claim.just_ids else one_more(before)
 
 
 @runs(weir_commands.Extend)
@@ -380,7 +394,7 @@ def extend(turn: Turn, command: weir_commands.Extend) -> Outcomes:
 def xautoclaim(turn: Turn, command: types.XAutoClaim) -> Steps[AutoClaimed]:
     key, group = turn.group(command.stream, command.group)
     turn.expect_consumer(command.stream, command.group, command.consumer)
-    if group.policy.paused:
+    if group.is_paused:
         yield
         turn.see_consumer(command.stream, command.group, command.consumer)
         return AutoClaimed(0, (), ())
@@ -449,7 +463,7 @@ def _autoclaimed(
     turn: Turn, command: types.XAutoClaim, entry_id: int, pending: PendingState, text: bytes
 ) -> Delivered:
     before = pending.delivery_count
-    count = before if command.just_ids else min(before + 1, DELIVERY_COUNT_MAX)
+    count = before if command.just_ids else one_more(before)
     idle_ms, released = pending.idle_ms(turn.now_ms), pending.consumer is None
     return Delivered(entry_id, None if command.just_ids else text, count, idle_ms, before, released)
 
@@ -466,7 +480,11 @@ def undo(turn: Turn, command: weir_commands.Undo) -> bool | Unfinished:
         return False
     start = turn.so_far or 0
     is_unmoved = (key.generation, group.move) == (mark.generation, mark.move)
-    if not start and is_unmoved and len(_as_left(group, command, mark, 0)) == len(command.ids):
+    names = command.stream, command.group
+    is_whole = not start and len(_as_left(group, command, mark, 0)) == len(command.ids)
+    if is_whole and command.ids and take_back(turn, names, command.ids):
+        return True
+    if is_whole and is_unmoved:
         turn.settle(command.stream, command.group, list(command.ids))
         turn.move_group(command.stream, command.group, mark.last_delivered_id, mark.entries_read)
         # What it was: a delivery right before this one can be undone next.

@@ -30,6 +30,8 @@ def end_of(name: str, key: Key | None, read_upto: int, group: Group | None = Non
     closed = None if key is None else Closed.of(key)
     if key is None or closed is None or key.stream.last_live_id > read_upto:
         return None
+    if group is not None and group.passed_over:
+        return None
     drained = group is not None and not group.pending
     return StreamEnd(name, key.stream.last_id, closed.at_ms, closed.reason, drained)
 

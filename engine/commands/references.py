@@ -62,7 +62,11 @@ class _Referenced:
     __slots__ = ("groups", "read_upto")
 
     def __init__(self, key: Key, settling: str | None = None) -> None:
-        self.groups = [group for name, group in key.groups.items() if group.pending and name != settling]
+        self.groups = [
+            group
+            for name, group in key.groups.items()
+            if (group.pending or (group.parts and group.passed_over)) and name != settling
+        ]
         # Some group has not read the entries above it.
         self.read_upto = min((group.last_delivered_id for group in key.groups.values()), default=ids.ID_MAX)
 
@@ -72,6 +76,7 @@ class _Referenced:
         needed = set(wanted[read:])
         for group in self.groups:
             needed.update(_pending_of(group, wanted[:read]))
+            needed.update(group.passed_over.held_of(wanted[:read]) if group.parts else ())
             if len(needed) == len(wanted):
                 break
         return needed

@@ -18,9 +18,9 @@ from functools import wraps
 from inspect import isgeneratorfunction
 from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
+from engine.capability import Capability
 from engine.commands.base import BlockingCommand, Command
 from engine.commands.turn import Look, Turn
-from engine.parts.part import StreamPart
 from engine.parts.schedules import ScheduleIndex
 from engine.replies import Closed, Dropped, Reply
 
@@ -50,7 +50,7 @@ RUN: Final[dict[type[Command], Callable[[Turn, Any], Any]]] = {}
 # Those that run in steps.
 STEPS: Final[set[type[Command]]] = set()
 # Of parts in which something falls due, the command that does it as long as it has time.
-DUE: Final[dict[type[StreamPart], Callable[[Callable[[], bool]], Command]]] = {}
+DUE: Final[dict[type[Capability], Callable[[Callable[[], bool]], Command]]] = {}
 WAIT: Final[dict[type[Command], Waiting[Any]]] = {}
 
 

@@ -6,6 +6,7 @@ Must never know: how a limit was asked for.
 
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import chain
 from typing import Final
 
@@ -31,6 +32,31 @@ def needed_from(key: Key) -> int:
 def is_kept_whole(key: Key) -> bool:
     """Whether it keeps all, but for `max_bytes`, until there is a first group to acknowledge it."""
     return kept_of(key).retention.keep_unacknowledged and not key.had_group
+
+
+def _oldest(kept: Retention, now_ms: int) -> int:
+    """The first ID that is not too old, 0 where none is."""
+    return 0 if kept.max_age_ms is None else ids.make(max(0, now_ms - kept.max_age_ms), 0)
+
+
+def holder(key: Key, now_ms: int) -> tuple[str, int]:
+    """The group that keeps all entries in spite of a limit, and the first ID that it needs. NO_GROUP and 0 of
+    a stream that waits for its first group; "" and 0 where nothing holds it.
+    """
+    stream, kept = key.stream, kept_of(key).retention
+    if not kept.keep_unacknowledged or not key.had_group:
+        return (errors.NO_GROUP if kept.keep_unacknowledged else ""), 0
+    is_over = stream.length and (
+        (kept.max_len is not None and stream.length > kept.max_len)
+        or stream.first_id < _oldest(kept, now_ms)
+        or (kept.max_bytes is not None and stream.held_bytes() > kept.max_bytes)
+    )
+    if not is_over or not key.groups:
+        return "", 0
+    needed, name = min((group.needed_from(), name) for name, group in key.groups.items())
+    # What is pending may have been deleted. What is unread is the first entry that there is.
+    held = needed if needed in key.groups[name].pending else stream.first_id
+    return (name, held) if needed <= stream.first_id else ("", 0)
 
 
 def name_kept_whole(refusal: EngineError, keyspace: Keyspace, commands: Sequence[Command]) -> EngineError:
@@ -77,21 +103,13 @@ def _plans_as(turn: Turn, key: Key, *, exact: bool, limit: int) -> list[TrimPlan
     if is_kept_whole(key):
         kept = Retention(max_bytes=kept.max_bytes)
     plans: list[TrimPlan] = []
+    cut_by = partial(plan_cut, stream, approx=not exact, limit=limit, whole_runs=not exact)
     if kept.max_len is not None:
-        plans.append(
-            plan_cut(
-                stream, maxlen=kept.max_len, minid=None, approx=not exact, limit=limit, whole_runs=not exact
-            )
-        )
-    if kept.max_age_ms is not None:
-        oldest = ids.make(max(0, turn.now_ms - kept.max_age_ms), 0)
-        # Looking into the first node may unpack it: not each second for nothing.
-        if stream.first_id < oldest:
-            plans.append(
-                plan_cut(
-                    stream, maxlen=None, minid=oldest, approx=not exact, limit=limit, whole_runs=not exact
-                )
-            )
+        plans.append(cut_by(maxlen=kept.max_len, minid=None))
+    oldest = _oldest(kept, turn.now_ms)
+    # Looking into the first node may unpack it: not each second for nothing.
+    if stream.first_id < oldest:
+        plans.append(cut_by(maxlen=None, minid=oldest))
     if kept.max_bytes is not None:
         plans.append(plan_bytes(stream, kept.max_bytes, approx=not exact, limit=limit))
     return plans

@@ -12,6 +12,7 @@ from engine import rows
 from engine.commands.base import Command, MemoryNeed, StreamCommand
 from engine.commands.types import XAdd
 from engine.keyspace import Keyspace
+from engine.name_marks import Body
 from engine.recurrence import Rule
 
 # What a schedule takes, and the rarest times of a cron expression.
@@ -23,15 +24,23 @@ class NewSchedule(msgspec.Struct, frozen=True):
     """An entry, as its body, and when it is to be appended."""
 
     name: str
-    body: bytes
+    body: Body
     rule: Rule
+
+
+class Pause(msgspec.Struct, frozen=True):
+    """Whether a schedule is paused: until a time, or until that is lifted."""
+
+    on: bool = True
+    until_ms: int | None = None
 
 
 class SetSchedule(StreamCommand, frozen=True, kw_only=True):
     """Schedule an entry; a stream that is missing is made. Reply: `ScheduleSet`.
 
     One of that name with the same definition stays, with its next time; another one is replaced, unless
-    `only_new`. Without `recurring` it neither makes nor replaces what recurs.
+    `only_new`. Without `recurring` it neither makes nor replaces what recurs. A `pause` that is not given
+    stays as it is.
     """
 
     needs: ClassVar[MemoryNeed] = MemoryNeed.ADDS
@@ -39,6 +48,7 @@ class SetSchedule(StreamCommand, frozen=True, kw_only=True):
     schedule: NewSchedule
     only_new: bool = False
     recurring: bool = True
+    pause: Pause | None = None
 
     def entry_bytes(self) -> int:
         return len(self.schedule.body)
@@ -77,6 +87,19 @@ class CancelSchedule(StreamCommand, frozen=True, kw_only=True):
 
     name: str
     recurring: bool = True
+
+
+class PauseSchedule(StreamCommand, frozen=True, kw_only=True):
+    """Pause a schedule, or go on with it. Reply: `ScheduleSet`."""
+
+    long_reply: ClassVar[bool] = True
+
+    name: str
+    pause: Pause
+    recurring: bool = True
+
+    def work_us(self, keyspace: Keyspace) -> int:
+        return _CRON_US
 
 
 class FireSchedule(StreamCommand, frozen=True, kw_only=True):

@@ -34,6 +34,8 @@ from engine.commands.schedule_commands import (
     FireSchedule,
     ListSchedules,
     NewSchedule,
+    Pause,
+    PauseSchedule,
     SetSchedule,
 )
 from engine.commands.turn import Turn
@@ -41,7 +43,7 @@ from engine.errors import EngineError
 from engine.keyspace import Key
 from engine.parts.schedules import DropSchedule, PutSchedule, Schedule, ScheduleIndex, StreamSchedules
 from engine.record import Record
-from engine.recurrence import rule_of
+from engine.recurrence import Rule, rule_of
 from engine.replies import Added, AddedScheduled, ScheduleInfo, SchedulePage, ScheduleSet
 
 # What one turn fires: entries, and bytes of the log, where what recurs is written twice. It draws on the
@@ -69,20 +71,50 @@ def set_schedule(turn: Turn, command: SetSchedule) -> ScheduleSet:
         if command.only_new:
             raise errors.schedule_exists(wanted.name)
         _expect_right(before, recurring=command.recurring)
-        if (before.text, before.rule) == (wanted.body, wanted.rule.text) and not _has_moved(before, wanted):
-            return ScheduleSet(_info(wanted.name, before), created=False, changed=False)
+        if (before.text, _rule(before).definition) == (wanted.body, wanted.rule):
+            return _pause(turn, stream, wanted.name, before, command.pause)
     record = _prepare(turn, stream, wanted, recurring=command.recurring)
+    pause = command.pause or _pause_of(turn, before)
+    if pause is not None and pause.on:
+        record = _paused(turn, record, pause)
     _expect_room(turn, stream, int(before is None))
     _put(turn, stream, [record])
-    schedule = _find(turn, stream, wanted.name)
-    assert schedule is not None, "it was put"
     recurred = before is not None and _recurs(before)
-    return ScheduleSet(_info(wanted.name, schedule), created=before is None, replaced_recurring=recurred)
+    return ScheduleSet(_now(turn, stream, wanted.name), before is None, replaced_recurring=recurred)
 
 
-def _has_moved(before: Schedule, wanted: NewSchedule) -> bool:
-    """Whether it is due at another time, which is all of its rule."""
-    return not before.rule and before.at_ms != wanted.rule.at_ms
+@runs(PauseSchedule)
+def pause_schedule(turn: Turn, command: PauseSchedule) -> ScheduleSet:
+    stream, name = command.stream, command.name
+    schedule = _get(turn, stream, name)
+    _expect_right(schedule, recurring=command.recurring)
+    return _pause(turn, stream, name, schedule, command.pause)
+
+
+def _pause(turn: Turn, stream: str, name: str, schedule: Schedule, pause: Pause | None) -> ScheduleSet:
+    """Pause or resume a schedule, whose definition stays; without `pause` it stays as it is."""
+    before = _record(stream, name, schedule)
+    record = before if pause is None else _paused(turn, before, pause)
+    if record == before:
+        return ScheduleSet(_info(name, schedule), created=False, changed=False)
+    turn.emit(record)
+    return ScheduleSet(_now(turn, stream, name), created=False)
+
+
+def _paused(turn: Turn, record: PutSchedule, pause: Pause) -> PutSchedule:
+    rule = rule_of(record.rule, record.at_ms)
+    if pause.on:
+        rule, at_ms = rule.pause(record.at_ms, pause.until_ms, turn.now_ms)
+    else:
+        rule, at_ms = rule.resume(record.at_ms, turn.now_ms)
+    return replace(record, rule=rule.text, at_ms=at_ms)
+
+
+def _pause_of(turn: Turn, schedule: Schedule | None) -> Pause | None:
+    """The pause of a schedule that goes on."""
+    if schedule is None or not (rule := _rule(schedule)).is_paused(turn.now_ms):
+        return None
+    return Pause(until_ms=rule.paused_until_ms)
 
 
 def check_later(schedules: Sequence[NewSchedule]) -> dict[str, NewSchedule]:
@@ -144,7 +176,7 @@ def fire_schedule(turn: Turn, command: FireSchedule) -> Added:
     _expect_right(schedule, recurring=command.recurring)
     prepared = prepare(turn, types.XAdd(stream=stream, bodies=[schedule.text]))
     assert isinstance(prepared, PreparedEntries), "the stream exists, and the entry has no key to repeat"
-    next_ms = schedule.at_ms if rule_of(schedule.rule, schedule.at_ms).recurs else None
+    next_ms = schedule.at_ms if _recurs(schedule) else None
     turn.emit(_rest(stream, name, schedule, next_ms))
     return store(turn, prepared)
 
@@ -194,7 +226,7 @@ class _Budget:
 
 @runs(FireDueSchedules)
 def fire_due_schedules(turn: Turn, command: FireDueSchedules) -> bool:
-    times, budget = ScheduleIndex.of(turn.keyspace).due_times, _Budget(command)
+    times, budget = turn.keyspace.due_times[StreamSchedules], _Budget(command)
     for name in times.due(turn.now_ms, _TURN_LOOKS_MAX):
         turn.expire(name)
         key = turn.keyspace.find(name)
@@ -221,12 +253,14 @@ def _fire_run(turn: Turn, stream: str, schedules: StreamSchedules, budget: _Budg
     bodies: list[bytes] = []
     rest: list[Record] = []
     for name, schedule in schedules.due(turn.now_ms, min(_RUN_MAX, budget.fired_left)):
-        rule = rule_of(schedule.rule, schedule.at_ms)
+        rule = _rule(schedule)
         is_missed = rule.is_missed(schedule.at_ms, turn.now_ms)
         if not is_missed:
             bodies.append(schedule.text)
         next_ms = rule.next_ms(schedule.at_ms, turn.now_ms)
-        rest.append(_rest(stream, name, schedule, next_ms, runs=int(not is_missed)))
+        # A pause is over with the first run behind it.
+        going_on = schedule if rule.held_ms is None else replace(schedule, rule=rule.definition.text)
+        rest.append(_rest(stream, name, going_on, next_ms, runs=int(not is_missed)))
         budget.fired_left -= 1
         budget.bytes_left -= len(schedule.text) * (1 if next_ms is None else 2)
         if budget.spent():
@@ -248,7 +282,11 @@ def _rest(stream: str, name: str, schedule: Schedule, next_ms: int | None, *, ru
     left = None if schedule.left is None else schedule.left - runs
     if next_ms is None or left == 0:
         return DropSchedule(stream, name)
-    return PutSchedule(stream, name, schedule.text, schedule.rule, next_ms, left)
+    return replace(_record(stream, name, schedule), at_ms=next_ms, left=left)
+
+
+def _record(stream: str, name: str, schedule: Schedule) -> PutSchedule:
+    return PutSchedule(stream, name, schedule.text, schedule.rule, schedule.at_ms, schedule.left)
 
 
 # --- what is asked ------------------------------------------------------------------------------------------
@@ -273,8 +311,12 @@ def _expect_right(schedule: Schedule, *, recurring: bool) -> None:
         raise errors.recurring_forbidden()
 
 
+def _rule(schedule: Schedule) -> Rule:
+    return rule_of(schedule.rule, schedule.at_ms)
+
+
 def _recurs(schedule: Schedule) -> bool:
-    return rule_of(schedule.rule, schedule.at_ms).recurs
+    return _rule(schedule).recurs
 
 
 def _prepare(turn: Turn, stream: str, wanted: NewSchedule, *, recurring: bool) -> PutSchedule:
@@ -318,5 +360,8 @@ def _put(turn: Turn, stream: str, puts: Sequence[PutSchedule]) -> None:
 
 
 def _info(name: str, schedule: Schedule) -> ScheduleInfo:
-    rule = rule_of(schedule.rule, schedule.at_ms)
-    return ScheduleInfo(name, schedule.at_ms, schedule.text, rule, schedule.left)
+    return ScheduleInfo(name, schedule.at_ms, schedule.text, _rule(schedule), schedule.left)
+
+
+def _now(turn: Turn, stream: str, name: str) -> ScheduleInfo:
+    return _info(name, _get(turn, stream, name))

@@ -66,23 +66,6 @@ _SHARED_IDS_MAX: Final = 2_000
 ID_FRAME_BYTES: Final = 25
 
 
-# What consumers do with entries changes neither the stream nor which groups it has, for those who watch it.
-# Nor does it where entries are kept.
-_OF_CONSUMERS: Final = frozenset(
-    {
-        changes.CreateConsumer,
-        changes.Defer,
-        changes.MoveGroup,
-        changes.Own,
-        changes.Release,
-        changes.RemoveConsumer,
-        changes.SeeConsumer,
-        changes.Settle,
-        changes.Stored,
-    }
-)
-
-
 class Blocked(msgspec.Struct, frozen=True):
     """A read that found nothing and may wait: the command to run again, every cursor in it resolved.
 
@@ -122,7 +105,7 @@ def _note_change(versions: Versions, record: Record) -> None:
     """Give what the record changes another version."""
     if type(record) is changes.RemoveAll:
         versions.change_all()
-    elif type(record) not in _OF_CONSUMERS:
+    elif not record.is_of_consumers:
         versions.change(getattr(record, "stream", ""))
         if type(record) is changes.RenameStream:
             versions.change(record.target)
@@ -501,10 +484,14 @@ class Turn(Look):
         """Take entries off a group's pending list."""
         if ids:
             self.emit(changes.Settle(stream, group, ids))
-            self.signal_drained(stream, group)
+            self.signal_settled(stream, group)
 
-    def signal_drained(self, stream: str, group: str) -> None:
-        """Wake the reads that end with the last pending entry of a closed stream."""
+    def signal_settled(self, stream: str, group: str) -> None:
+        """Wake the reads that end with the last pending entry of a closed stream, and those that get what
+        stood behind others.
+        """
         key = self.keyspace.keys[stream]
-        if key.parts and Closed.of(key) is not None and not key.groups[group].pending:
+        held = key.groups[group]
+        is_drained = key.parts and Closed.of(key) is not None and not held.pending
+        if is_drained or (held.parts and held.passed_over):
             self.signal(stream)

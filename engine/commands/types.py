@@ -15,6 +15,7 @@ from engine import rows
 from engine.commands.base import NO_STREAM, BlockingCommand, Command, MemoryNeed, StreamCommand
 from engine.copying import copy_cost
 from engine.keyspace import Keyspace
+from engine.name_marks import Body, NamePlace, StreamKey
 from engine.quotas import Quota
 from engine.replies import StreamInfo
 
@@ -115,7 +116,7 @@ class XAdd(StreamCommand, frozen=True, kw_only=True):
 
     needs: ClassVar[MemoryNeed] = MemoryNeed.ADDS
 
-    bodies: Sequence[bytes]
+    bodies: Sequence[Body]
     ids: Sequence[NewId] = ()
     mkstream: bool = True
     trim: Trim | None = None
@@ -241,7 +242,7 @@ class XRead(BoundedRead, frozen=True, kw_only=True):
     changes: ClassVar[bool] = False
     long_reply: ClassVar[bool] = True
 
-    streams: Sequence[tuple[str, int | Cursor]]
+    streams: Sequence[tuple[StreamKey, int | Cursor]]
     known: Sequence[str] | None = None
 
 
@@ -258,7 +259,7 @@ class XReadGroup(BoundedRead, frozen=True, kw_only=True):
 
     group: str
     consumer: str
-    streams: Sequence[tuple[str, int | Cursor]]
+    streams: Sequence[tuple[StreamKey, int | Cursor]]
     noack: bool = False
     claim_min_idle_ms: int | None = None
     claims_own: bool = True
@@ -333,8 +334,8 @@ class XNack(StreamCommand, frozen=True, kw_only=True):
         return MemoryNeed.DELIVERS if self.nack.force else MemoryNeed.NONE
 
 
-class XPending(StreamCommand, frozen=True, kw_only=True):
-    """Reply: `PendingSummary`."""
+class _LookAtConsumers(StreamCommand, frozen=True, kw_only=True):
+    """Looks at each consumer of a group."""
 
     changes: ClassVar[bool] = False
     long_reply: ClassVar[bool] = True
@@ -345,6 +346,10 @@ class XPending(StreamCommand, frozen=True, kw_only=True):
         key = keyspace.find(self.stream)
         group = None if key is None else key.groups.get(self.group)
         return _CONSUMER_US * len(group.consumers) if group is not None else 0
+
+
+class XPending(_LookAtConsumers, frozen=True, kw_only=True):
+    """Reply: `PendingSummary`."""
 
 
 class XPendingRange(StreamCommand, frozen=True, kw_only=True):
@@ -526,18 +531,8 @@ class XInfoGroups(StreamCommand, frozen=True, kw_only=True):
         return 0 if key is None else _GROUP_US * len(key.groups)
 
 
-class XInfoConsumers(StreamCommand, frozen=True, kw_only=True):
+class XInfoConsumers(_LookAtConsumers, frozen=True, kw_only=True):
     """Reply: a list of `ConsumerInfo`, by name."""
-
-    changes: ClassVar[bool] = False
-    long_reply: ClassVar[bool] = True
-
-    group: str
-
-    def work_us(self, keyspace: Keyspace) -> int:
-        key = keyspace.find(self.stream)
-        group = None if key is None else key.groups.get(self.group)
-        return _CONSUMER_US * len(group.consumers) if group is not None else 0
 
 
 class Delete(Command, frozen=True, kw_only=True):
@@ -548,7 +543,7 @@ class Delete(Command, frozen=True, kw_only=True):
     settles: ClassVar[bool] = True
     makes_room: ClassVar[bool] = True
 
-    streams: Sequence[str]
+    streams: Sequence[StreamKey]
     expected: StreamInfo | None = None
     drops_schedules: bool = True
 
@@ -603,7 +598,7 @@ class Rename(StreamCommand, frozen=True, kw_only=True):
     Reply: whether the name was changed; the own name is none.
     """
 
-    target: str
+    target: StreamKey
     replace: bool = True
 
     def named_streams(self) -> tuple[str, ...]:
@@ -619,7 +614,7 @@ class Copy(StreamCommand, frozen=True, kw_only=True):
 
     needs: ClassVar[MemoryNeed] = MemoryNeed.ADDS
 
-    target: str
+    target: StreamKey
     replace: bool = False
 
     def work_us(self, keyspace: Keyspace) -> int:
@@ -639,7 +634,7 @@ class Exists(Command, frozen=True, kw_only=True):
     changes: ClassVar[bool] = False
     touches: ClassVar[bool] = False
 
-    streams: Sequence[str]
+    streams: Sequence[StreamKey]
 
     def named_streams(self) -> tuple[str, ...]:
         return tuple(self.streams)
@@ -650,7 +645,7 @@ class FindGroup(Command, frozen=True, kw_only=True):
 
     changes: ClassVar[bool] = False
 
-    streams: Sequence[str]
+    streams: Sequence[StreamKey]
     group: str
 
     def named_streams(self) -> tuple[str, ...]:
@@ -674,16 +669,18 @@ class DescribeUse(StreamCommand, frozen=True, kw_only=True):
 class ListStreams(Command, frozen=True, kw_only=True):
     """Reply: `Listing`, in order of names after `after` that start with `prefix`; `limit` None is all.
 
-    `at`: from this part of the names on (0 to 1), and at their end from the first.
+    `at`: from this part of the names on (0 to 1), and at their end from the first. `scheduled`: those that
+    have schedules alone.
     """
 
     changes: ClassVar[bool] = False
     long_reply: ClassVar[bool] = True
 
-    prefix: str = ""
-    after: str | None = None
+    prefix: NamePlace = ""
+    after: NamePlace | None = None
     limit: int | None = None
     at: float | None = None
+    scheduled: bool = False
 
     def work_us(self, keyspace: Keyspace) -> int:
         names = len(keyspace.keys)

@@ -5,7 +5,7 @@ Must never know: how a command was written down, and what it does.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, ClassVar, Final
+from typing import Annotated, Any, ClassVar, Final
 
 import msgspec
 
@@ -13,6 +13,7 @@ from engine import rows
 from engine.commands.base import NO_STREAM, BlockingCommand, Command, MemoryNeed, StreamCommand
 from engine.commands.types import Cursor, IdempotencyKey, Ids, XAdd
 from engine.keyspace import Keyspace
+from engine.name_marks import Body, Mark, NamePlace, StreamKey
 from engine.parts.keeping import Retention
 from engine.quotas import Quota
 from engine.replies import BackendMark, DeliveryMark, StreamInfo
@@ -65,7 +66,7 @@ class AddEach(StreamCommand, frozen=True, kw_only=True):
 
     needs: ClassVar[MemoryNeed] = MemoryNeed.ADDS
 
-    bodies: Sequence[bytes]
+    bodies: Sequence[Body]
     apart: bool = False
 
     def entry_bytes(self) -> int:
@@ -97,15 +98,30 @@ class StreamInfos(Command, frozen=True, kw_only=True):
     changes: ClassVar[bool] = False
     long_reply: ClassVar[bool] = True
 
-    prefix: str = ""
-    after: str | None = None
+    prefix: NamePlace = ""
+    after: NamePlace | None = None
     limit: int = 100
+
+
+class CountGroups(Command, frozen=True, kw_only=True):
+    """Reply: `GroupCounts`, of the streams behind `after`, as many as one turn has time for. It is for
+    operators, as `MeasureStreams`.
+    """
+
+    changes: ClassVar[bool] = False
+    touches: ClassVar[bool] = False
+
+    after: str | None = None
+
+    def depends_on(self) -> tuple[str, ...]:
+        return ()
 
 
 class MeasureStreams(Command, frozen=True, kw_only=True):
     """Reply: `Measured`, of those of the streams that there are, with at most `groups_max` groups in all.
 
-    It depends on no log position: the figures are for operators, also after the log has failed.
+    It depends on no log position: the figures are for operators, also after the log has failed. No mark is on
+    its streams, as callers who are shown a part of them do not have it.
     """
 
     changes: ClassVar[bool] = False
@@ -135,7 +151,7 @@ class Unchanged(Command, frozen=True, kw_only=True):
     touches: ClassVar[bool] = False
     guards: ClassVar[bool] = True
 
-    versions: Mapping[str, int]
+    versions: Mapping[StreamKey, int]
 
     def named_streams(self) -> tuple[str, ...]:
         return tuple(self.versions)
@@ -159,8 +175,13 @@ class DescribeArchived(StreamCommand, frozen=True, kw_only=True):
     high: int
 
 
+# The name of the field that a group is ordered by, and how many entries of a key it may allow at a time.
+ORDERED_BY_BYTES_MAX: Final = 256
+IN_FLIGHT_PER_KEY_MAX: Final = 1_000_000
+
+
 class EnsureGroup(StreamCommand, frozen=True, kw_only=True):
-    """Create the group with the fields of `Policy` given; one that is there keeps position and policy.
+    """Create the group with what `policy` sets; one that is there keeps position and policy.
 
     Reply: whether it was created.
     """
@@ -169,7 +190,7 @@ class EnsureGroup(StreamCommand, frozen=True, kw_only=True):
     start: int | Cursor
     mkstream: bool = False
     entries_read: int | None = None
-    policy: Mapping[str, Any] = {}
+    policy: Annotated[Mapping[str, Any], Mark.POLICY] = {}
 
     def memory_need(self, keyspace: Keyspace) -> MemoryNeed:
         key = keyspace.find(self.stream)
@@ -177,12 +198,12 @@ class EnsureGroup(StreamCommand, frozen=True, kw_only=True):
 
 
 class UpdateGroup(StreamCommand, frozen=True, kw_only=True):
-    """Move the group where `start` is given, and change what `policy` names (of `Policy`). Reply: True."""
+    """Move the group where `start` is given, and set what `policy` names. Reply: True."""
 
     group: str
     start: int | Cursor | None = None
     entries_read: int | None = None
-    policy: Mapping[str, Any] = {}
+    policy: Annotated[Mapping[str, Any], Mark.POLICY] = {}
 
 
 class DescribeGroup(StreamCommand, frozen=True, kw_only=True):
@@ -191,6 +212,15 @@ class DescribeGroup(StreamCommand, frozen=True, kw_only=True):
     changes: ClassVar[bool] = False
 
     group: str
+
+
+class ExamineGroup(StreamCommand, frozen=True, kw_only=True):
+    """Reply: `GroupFacts`, also of what is missing. Of a `consumer` what it holds."""
+
+    changes: ClassVar[bool] = False
+
+    group: str
+    consumer: str | None = None
 
 
 class DeleteGroup(StreamCommand, frozen=True, kw_only=True):
@@ -243,7 +273,7 @@ class FindDeadLetters(StreamCommand, frozen=True, kw_only=True):
     changes: ClassVar[bool] = False
 
     group: str
-    letters: str
+    letters: StreamKey
     start: int
     end: int
     count: int
@@ -264,7 +294,7 @@ class Redrive(StreamCommand, frozen=True, kw_only=True):
     """
 
     group: str
-    letters: str
+    letters: StreamKey
     ids: Ids
     upto: int | None = None
     dry_run: bool = False
@@ -294,8 +324,8 @@ class Publish(Command, frozen=True, kw_only=True):
     needs: ClassVar[MemoryNeed] = MemoryNeed.ADDS
 
     parts: Sequence[XAdd]
-    idempotency: IdempotencyKey | None = None
-    chunk: Chunk | None = None
+    idempotency: Annotated[IdempotencyKey | None, Mark.SHARED_KEY] = None
+    chunk: Annotated[Chunk | None, Mark.SHARED_KEY] = None
 
     def named_streams(self) -> tuple[str, ...]:
         return tuple(part.stream for part in self.parts)
@@ -325,8 +355,8 @@ class Plan(BlockingCommand, frozen=True, kw_only=True):
     changes: ClassVar[bool] = False
     long_reply: ClassVar[bool] = True
 
-    streams: Sequence[tuple[str, int]]
-    ends: Mapping[str, int] = {}
+    streams: Sequence[tuple[StreamKey, int]]
+    ends: Mapping[StreamKey, int] = {}
     max_entries: int | None = None
     max_bytes: int | None = None
     parts: int = 1
@@ -413,7 +443,7 @@ class EndWait(Command, frozen=True, kw_only=True):
     Where the group has a `consumer_timeout_ms` it counts from now: the consumer was there until now.
     """
 
-    streams: Sequence[str]
+    streams: Sequence[StreamKey]
     group: str
     consumer: str
 

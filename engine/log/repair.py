@@ -90,7 +90,7 @@ def _plan(view: LogView, refused: LogRefusedError) -> RepairStep:
     try:
         manifest = manifest_of(view)
     except LogRefusedError as unreadable:
-        return _new_manifest(view, str(unreadable))
+        return _new_manifest(view, f"{unreadable.file}: {unreadable.reason}")
     back = interrupted(view.names(), manifest)
     if back:
         return TakeBack(back)
@@ -202,9 +202,10 @@ class _Walk:
         return self._end_at(last, segment, why)
 
     def _end_at(self, last: FrameRun, segment: Segment, why: str) -> RepairStep:
-        """Give up from `segment` on, and what is damaged at the end of the file before it."""
-        if last.damage is None:
-            return self._give_up(why, segment, None)
+        """Give up from `segment` on, and what is damaged at the end of the file before it. That one goes too,
+        with its sound part in the new segment: no manifest names the others, and a start would go on without
+        them if this were interrupted.
+        """
         self._kept.pop()
         return self._give_up(why, segment, last)
 
@@ -269,7 +270,9 @@ class _Lost:
 
 
 def _new_manifest(view: LogView, why: str) -> RepairStep:
-    """Plan the manifest of the longest chain of files, if it leaves none out. Raises IrreparableError."""
+    """Plan the manifest of the longest chain of files; the next step gives up what it leaves out. Raises
+    IrreparableError where no chain begins at the beginning.
+    """
     names = [name for name in view.names() if file_number(name) is not None and begins(view, name)]
     runs = sorted((read_run(view, opening(view, name)) for name in names), key=lambda run: run.file.number)
     segments = [run for run in runs if isinstance(run.file, Segment)]
@@ -279,12 +282,9 @@ def _new_manifest(view: LogView, why: str) -> RepairStep:
         raise IrreparableError(f"{why}; {_what_is_missing(runs)}")
     chain = max(chains, key=lambda chain: (chain[-1].end, chain[0].file.position))
     end = chain[-1].end
-    beyond = [run for run in segments if run.end > end]
-    if beyond and chain[-1].damage is None:
-        gap = f"{chain[-1].file.name} ends at position {end}, and {beyond[0].file.name} begins at"
-        raise IrreparableError(f"{why}; {gap} {beyond[0].file.position}: what was between is missing")
+    beyond = tuple(run.file.name for run in segments if run.end > end)
     manifest = manifest_from([run.sealed for run in chain])
-    return NewManifest(why, manifest, end, _needless(view, manifest))
+    return NewManifest(why, manifest, end, beyond, _needless(view, manifest))
 
 
 def _needless(view: LogView, manifest: Manifest) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ from engine.log.inspection import FrameRun, manifest_from
 from engine.log.log import Log
 from engine.log.manifest import MANIFEST, Manifest, Segment
 from engine.log.recovery import read_chunks
-from engine.storage import Storage
+from engine.storage import TEMPORARY, Storage
 
 _NEW: Final = ".new"
 _ASIDE_NAME: Final = re.compile(rf"(segment-(\d{{1,18}})\.weir){re.escape(SET_ASIDE)}(?:\.\d+)?")
@@ -107,12 +107,16 @@ class NewManifest(RepairStep):
     why: str
     manifest: Manifest
     end: int
+    beyond: tuple[str, ...]  # what does not go on from there
     aside: tuple[str, ...]  # what the next start would remove as needless
 
     def sentences(self) -> Iterator[str]:
         names = ", ".join(file.name for file in self.manifest.files())
         yield self.why
         yield f"the files prove each other complete up to position {self.end}: {names}"
+        if self.beyond:
+            yield f"what goes on from there is missing: {', '.join(self.beyond)} will be given up next"
+            yield "a backup may have more: stop here to restore it"
         yield f"a manifest that names them is written; one that is there is kept as {MANIFEST}{SET_ASIDE}"
         if self.aside:
             yield f"what is not needed stays, as {_asides(self.aside)}"
@@ -128,7 +132,8 @@ class GiveUp(RepairStep):
     """Everything from a damage on: what is behind it may depend on what is lost.
 
     `kept` are the whole files before it; `cut` is the sound part of the damaged one, None if it has none.
-    `aside` are the files that go, the damaged one first: while that is missing, no start succeeds.
+    `aside` are the files that go, first one that the manifest names: while that is missing, no start
+    succeeds.
     """
 
     why: str
@@ -204,7 +209,8 @@ def _replace_manifest(storage: Storage, manifest: Manifest) -> None:
     names = storage.names()
     if MANIFEST in names:
         old = storage.read(MANIFEST, 0, storage.size(MANIFEST))
-        kept = [name for name in names if name.startswith(f"{MANIFEST}{SET_ASIDE}")]
+        beside = [name for name in names if name.startswith(f"{MANIFEST}{SET_ASIDE}")]
+        kept = [name for name in beside if not name.endswith(TEMPORARY)]
         if not any(storage.read(name, 0, len(old) + 1) == old for name in kept):
             storage.replace(free_name(storage, f"{MANIFEST}{SET_ASIDE}"), [old])
     storage.replace(MANIFEST, [manifest.encode()])

@@ -6,7 +6,7 @@ No command opens a stream again: a copy is open, and so is a stream that is crea
 """
 
 from collections.abc import Sequence
-from typing import Final
+from typing import ClassVar, Final
 
 from engine import errors, ids
 from engine.errors import EngineError
@@ -19,12 +19,17 @@ REASON_BYTES_MAX: Final = 256
 _CLOSED_BYTES: Final = 120
 
 
+def _closed(stream: str, generation: str, last_id: str, at_ms: str | int) -> EngineError:
+    return errors.stream_closed(stream, generation, last_id, ids.rfc3339(int(at_ms)))
+
+
 class Closed(StreamPart):
     """When a stream was closed, by the wall clock, and why, in the words of who closed it."""
 
     __slots__ = ("at_ms", "reason")
     rank = 10
     is_end = True
+    refusals: ClassVar = {"stream_closed": _closed}
 
     def __init__(self, at_ms: int, reason: str) -> None:
         self.at_ms, self.reason = at_ms, reason
@@ -40,8 +45,7 @@ class Closed(StreamPart):
 
     def may_append(self, name: str, key: Holder, now_ms: int) -> EngineError:
         """Nothing any more."""
-        last_id, closed_at = ids.format(key.stream.last_id), ids.rfc3339(self.at_ms)
-        return errors.stream_closed(name, key.generation, last_id, closed_at)
+        return _closed(name, key.generation, ids.format(key.stream.last_id), self.at_ms)
 
 
 class CloseStream(Record, frozen=True):

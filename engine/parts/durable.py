@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import repeat
 from operator import attrgetter
-from typing import Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple
 
 from engine import entries, errors
 from engine.dedup import Dedup
@@ -66,6 +66,7 @@ class DurableStream(StreamPart):
 
     __slots__ = ("config", "kind", "media", "origins", "producers", "ttl_ms", "writer_seq")
     rank = 40
+    refusals: ClassVar = {"not_data": errors.not_data}
 
     def __init__(self, media: str, ttl_ms: int | None, config: bytes) -> None:
         # As it was given, and as it is compared.

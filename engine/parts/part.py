@@ -2,7 +2,7 @@
 
 Knows: the hooks. Must never know: any capability.
 
-    StreamPart   what one stream has of it: most streams have none
+    StreamPart   what one stream has of it: most streams have none; `engine.groups` has that of a group
     PartIndex    what the keyspace keeps of all of them
 
 Keyspace, copying, snapshot, memory, guards and due times loop over parts, and know none.
@@ -11,8 +11,10 @@ Keyspace, copying, snapshot, memory, guards and due times loop over parts, and k
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol, Self, TypeVar
 
+from engine.capability import Capability
 from engine.errors import EngineError
 from engine.garbage import Garbage
+from engine.groups import Group
 from engine.lifetimes import DueTimes
 from engine.memory import Footprint
 from engine.record import Record
@@ -21,46 +23,23 @@ from engine.stream import Stream
 P = TypeVar("P", bound="StreamPart")
 
 
-class StreamPart:
-    """What one stream has of a capability."""
+class StreamPart(Capability):
+    """What one stream has of a capability. Ranks below 30 stand before its lifetime in a snapshot."""
 
     __slots__ = ()
 
-    # Where its records stand in a snapshot, for good: those below 30 before the lifetime of the stream.
-    rank: ClassVar[int]
     # Whether it goes when the stream is closed; and whether entries that it refuses are refused for good.
     ends_with_stream: ClassVar[bool] = False
     is_end: ClassVar[bool] = False
     # Whether it may refuse entries: what many streams have, and never does, is not asked for each.
     may_refuse: ClassVar[bool] = True
-
-    @classmethod
-    def of(cls, key: "Holder") -> Self | None:
-        """What the stream has of it."""
-        for part in key.parts:
-            if type(part) is cls:
-                return part
-        return None
+    # Its refusals that a server says by their code, with the words of each: over a backend a script refuses.
+    refusals: ClassVar[Mapping[str, Callable[..., EngineError]]] = {}
 
     @classmethod
     def new_index(cls) -> "PartIndex":
         """The index of an empty keyspace."""
         return PartIndex()
-
-    @property
-    def footprint_bytes(self) -> int:
-        """How much memory it takes, counted anew."""
-        raise NotImplementedError
-
-    @property
-    def kept_bytes(self) -> int:
-        """The same as it is kept: what grows is never walked over in a turn."""
-        return self.footprint_bytes
-
-    @property
-    def due_ms(self) -> int | None:
-        """When something of it falls due, by the wall clock."""
-        return None
 
     @property
     def lives_on_ms(self) -> int | None:
@@ -72,20 +51,16 @@ class StreamPart:
         """Whether a part of the stream is kept elsewhere."""
         return False
 
-    def garbage(self) -> list[object]:
-        """What is large in it, once it was removed."""
-        return []
-
     def copy(self) -> Self | None:
         """What a copy of the stream has of it."""
         return None
 
     def begin_fork(self) -> Self | None:
-        """What a fork of the stream has of it from its first entry on, without a record."""
+        """What a fork of the stream has of it from its first entry on: the record of the fork makes it."""
         return None
 
     def fork(self, stream: str) -> Sequence[Record]:
-        """What a fork of the stream has of it, behind the fork's first entries."""
+        """The records that give a fork what it has only behind its first entries, such as a lock."""
         return ()
 
     def renamed(self, keyspace: "Streams", name: str) -> None:
@@ -130,19 +105,14 @@ class PartIndex:
 
     __slots__ = ("streams",)
 
-    # When to look at which stream, where something falls due.
-    due_times: DueTimes | None = None
-
     def __init__(self) -> None:
         self.streams = 0
 
     def enter(self, name: str, part: Any) -> None:  # noqa: ANN401 - each has its own
-        """The stream has it from here on."""
+        """A stream has it from here on."""
         self.streams += 1
-        if self.due_times is not None:
-            self.due_times.hasten(name, part.due_ms)
 
-    def leave(self, part: Any) -> None:  # noqa: ANN401 - as above
+    def leave(self, name: str, part: Any) -> None:  # noqa: ANN401 - as above
         """The stream is without it: by another record, or by its own end or name. When it was to be looked
         at is known until the stream is gone: the look finds nothing.
         """
@@ -154,14 +124,10 @@ class PartIndex:
     def clear(self) -> None:
         """All streams have ended."""
         self.streams = 0
-        if self.due_times is not None:
-            self.due_times.clear()
 
-    def check(self, parts: Mapping[str, Any], names: Mapping[str, object]) -> None:
-        """Assert that it is what the streams have; `names` are all streams."""
+    def check(self, parts: Mapping[str, Any]) -> None:
+        """Assert that it is what the streams have."""
         assert self.streams == len(parts), "each stream with the part is counted"
-        if self.due_times is not None:
-            self.due_times.check({name: part.due_ms for name, part in parts.items()}, names)
 
 
 class Holder(Protocol):
@@ -172,6 +138,7 @@ class Holder(Protocol):
     expires_at_ms: int | None
     # In the order of their ranks.
     parts: tuple[StreamPart, ...]
+    groups: Mapping[str, Group]
 
     @property
     def generation(self) -> str:
@@ -186,6 +153,8 @@ class Streams(Protocol):
     """The keyspace, as a record of a part sees it."""
 
     indexes: dict[type[StreamPart], Any]
+    # Of parts of streams and groups in which something falls due, when to look at which stream.
+    due_times: dict[type[Capability], DueTimes]
     garbage: Garbage
     # Streams that time changes.
     maintained: dict[str, None]
@@ -208,3 +177,20 @@ class Streams(Protocol):
 
     def end(self, name: str) -> None:
         """Take away all that goes with the end of a stream."""
+
+
+class counted:  # noqa: N801 - used as a function is
+    """The group, while its memory changes: by how much, is counted."""
+
+    __slots__ = ("_before", "_footprint", "_group")
+
+    def __init__(self, keyspace: Streams, stream: str, group: str) -> None:
+        key = keyspace.keys[stream]
+        self._footprint, self._group = key.footprint, key.groups[group]
+        self._before = self._group.kept_bytes
+
+    def __enter__(self) -> Group:
+        return self._group
+
+    def __exit__(self, *_: object) -> None:
+        self._footprint.add(self._group.kept_bytes - self._before)

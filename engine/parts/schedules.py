@@ -15,14 +15,13 @@ that one schedule has alone leads to its name without a dict.
 from collections.abc import Iterable, Iterator, Mapping
 from heapq import nsmallest
 from itertools import islice
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import msgspec
 
 from engine import errors
 from engine.blocks import SortedMap
 from engine.errors import EngineError
-from engine.lifetimes import DueTimes
 from engine.memory import SCHEDULE_BYTES
 from engine.names import SortedNames
 from engine.parts.part import PartIndex, StreamPart, Streams
@@ -51,6 +50,10 @@ class StreamSchedules(StreamPart):
     __slots__ = ("_by_name", "_crowds", "_names", "_times", "bytes", "others")
     rank = 60
     ends_with_stream = True
+    falls_due = True
+    refusals: ClassVar = {
+        "has_schedules": lambda stream, count, *end: errors.has_schedules(stream, int(count), *end)
+    }
 
     @classmethod
     def new_index(cls) -> "ScheduleIndex":
@@ -200,14 +203,16 @@ def _footprint_bytes(name: str, schedule: Schedule) -> int:
 
 
 class ScheduleIndex(PartIndex):
-    """How many schedules all streams have, and how many have gone with streams that ended."""
+    """How many schedules all streams have, which streams these are, and how many schedules have gone with
+    streams that ended.
+    """
 
-    __slots__ = ("count", "dropped", "due_times")
+    __slots__ = ("count", "dropped", "names")
 
     def __init__(self) -> None:
         super().__init__()
         self.count = self.dropped = 0
-        self.due_times: DueTimes = DueTimes()
+        self.names = SortedNames()
 
     @staticmethod
     def of(keyspace: Streams) -> "ScheduleIndex":
@@ -217,10 +222,12 @@ class ScheduleIndex(PartIndex):
 
     def enter(self, name: str, part: StreamSchedules) -> None:
         super().enter(name, part)
+        self.names.add(name)
         self.count += len(part)
 
-    def leave(self, part: StreamSchedules) -> None:
-        super().leave(part)
+    def leave(self, name: str, part: StreamSchedules) -> None:
+        super().leave(name, part)
+        self.names.remove(name)
         self.count -= len(part)
 
     def lose(self, part: StreamSchedules) -> None:
@@ -230,10 +237,12 @@ class ScheduleIndex(PartIndex):
         super().clear()
         self.dropped += self.count
         self.count = 0
+        self.names = SortedNames()
 
-    def check(self, parts: Mapping[str, Any], names: Mapping[str, object]) -> None:
-        super().check(parts, names)
+    def check(self, parts: Mapping[str, Any]) -> None:
+        super().check(parts)
         assert self.count == sum(map(len, parts.values())), "the schedules are those of the streams"
+        assert self.names.page() == sorted(parts), "the streams with schedules are in order"
 
 
 class PutSchedule(Record, frozen=True):
@@ -254,7 +263,7 @@ class PutSchedule(Record, frozen=True):
         schedules.put(self.name, Schedule(self.text, self.rule, self.at_ms, self.left))
         index.count += len(schedules) - count
         key.footprint.add(schedules.bytes - size)
-        index.due_times.hasten(self.stream, self.at_ms)
+        keyspace.due_times[StreamSchedules].hasten(self.stream, self.at_ms)
 
 
 class DropSchedule(Record, frozen=True):

@@ -9,36 +9,20 @@ give the same state.
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from itertools import islice
+from itertools import islice, takewhile
 
 from engine.copying import copy_key
 from engine.dedup import PUBLISHED, IdempotentPublishReply
-from engine.groups import Group, Policy
+from engine.groups import Group
 from engine.keyspace import (
     Key,
     Keyspace,
 )
 from engine.parts.idempotence import UNUSED, Idempotence
+from engine.parts.part import counted
 from engine.pending_states import Consumer
 from engine.record import Bound, Id, IdList, IdsInTexts, Record, TextList
 from engine.runs import Run, RunLeft, unpack_left
-
-
-class counted:  # noqa: N801 - used as a function is
-    """The group, while its memory changes: by how much, is counted."""
-
-    __slots__ = ("_before", "_footprint", "_group")
-
-    def __init__(self, keyspace: Keyspace, stream: str, group: str) -> None:
-        key = keyspace.keys[stream]
-        self._footprint, self._group = key.footprint, key.groups[group]
-        self._before = self._group.footprint_bytes
-
-    def __enter__(self) -> Group:
-        return self._group
-
-    def __exit__(self, *_: object) -> None:
-        self._footprint.add(self._group.footprint_bytes - self._before)
 
 
 class CreateStream(Record, frozen=True):
@@ -87,9 +71,10 @@ class Cut(Record, frozen=True):
     below: Bound
 
     def apply(self, keyspace: Keyspace) -> None:
-        stream = keyspace.keys[self.stream].stream
-        stream.cut(self.below)
-        keyspace.cold += stream.take_cold()
+        key = keyspace.keys[self.stream]
+        key.stream.cut(self.below)
+        _drop_passed(key, below=self.below)
+        keyspace.cold += key.stream.take_cold()
 
 
 class Remove(Record, frozen=True):
@@ -106,10 +91,21 @@ class Remove(Record, frozen=True):
     def _remove(self, keyspace: Keyspace, left: Mapping[int, RunLeft]) -> None:
         key = keyspace.keys[self.stream]
         key.stream.remove(self.ids, tombstone=self.tombstone, left=left)
+        _drop_passed(key, self.ids)
         if self.tombstone:
             for part in key.parts:
                 part.note_deleted(key, self.ids)
         keyspace.cold += key.stream.take_cold()
+
+
+def _drop_passed(key: Key, gone: Sequence[int] = (), below: int = 0) -> None:
+    """Entries were removed, ascending ones or all below an ID: no group has them passed over any more."""
+    for group in key.groups.values():
+        if group.parts and group.passed_over:
+            before = group.kept_bytes
+            rows = takewhile(lambda row: row[0] < below, group.passed_over.items()) if below else ()
+            group.drop_passed([row[0] for row in rows] if below else gone)
+            key.footprint.add(group.kept_bytes - before)
 
 
 class CutStored(Cut, frozen=True):
@@ -119,7 +115,9 @@ class CutStored(Cut, frozen=True):
     left: bytes
 
     def apply(self, keyspace: Keyspace) -> None:
-        keyspace.keys[self.stream].stream.cut(self.below, unpack_left(self.left))
+        key = keyspace.keys[self.stream]
+        key.stream.cut(self.below, unpack_left(self.left))
+        _drop_passed(key, below=self.below)
 
 
 class RemoveStored(Remove, frozen=True):
@@ -136,6 +134,7 @@ class Stored(Record, frozen=True):
     """Nodes are in a file from here on, or a run in another one. The bytes were synced before."""
 
     number = 44
+    is_of_consumers = True
     stream: str
     first: Id
     last: Id
@@ -212,13 +211,14 @@ class CreateGroup(Record, frozen=True):
     def apply(self, keyspace: Keyspace) -> None:
         key, group = keyspace.keys[self.stream], Group(self.last_delivered_id, self.entries_read)
         key.own_groups()[self.group] = group
-        key.footprint.add(group.footprint_bytes)
+        key.footprint.add(group.kept_bytes)
 
 
 class MoveGroup(Record, frozen=True):
     """The group's position, after a read or XGROUP SETID."""
 
     number = 9
+    is_of_consumers = True
     stream: str
     group: str
     last_delivered_id: Id
@@ -240,13 +240,14 @@ class RemoveGroup(Record, frozen=True):
     def apply(self, keyspace: Keyspace) -> None:
         key = keyspace.keys[self.stream]
         group = key.own_groups().pop(self.group)
-        key.footprint.add(-group.footprint_bytes)
-        keyspace.garbage.add(group, group.footprint_bytes)
+        key.footprint.add(-group.kept_bytes)
+        keyspace.garbage.add(group, group.kept_bytes)
 
 
 class CreateConsumer(Record, frozen=True):
     number = 11
     event = "xgroup-createconsumer"
+    is_of_consumers = True
     stream: str
     group: str
     consumer: str
@@ -255,6 +256,7 @@ class CreateConsumer(Record, frozen=True):
     def apply(self, keyspace: Keyspace) -> None:
         with counted(keyspace, self.stream, self.group) as group:
             group.consumers[self.consumer] = Consumer(self.consumer, self.seen_time_ms)
+            group.note_seen(self.seen_time_ms, -1)
 
 
 class RemoveConsumer(Record, frozen=True):
@@ -262,6 +264,7 @@ class RemoveConsumer(Record, frozen=True):
 
     number = 12
     event = "xgroup-delconsumer"
+    is_of_consumers = True
     stream: str
     group: str
     consumer: str
@@ -275,6 +278,7 @@ class SeeConsumer(Record, frozen=True):
     """When a consumer last tried, and when it last got something (-1: never)."""
 
     number = 13
+    is_of_consumers = True
     stream: str
     group: str
     consumer: str
@@ -282,15 +286,18 @@ class SeeConsumer(Record, frozen=True):
     active_time_ms: int
 
     def apply(self, keyspace: Keyspace) -> None:
-        consumer = keyspace.keys[self.stream].groups[self.group].consumers[self.consumer]
+        group = keyspace.keys[self.stream].groups[self.group]
+        consumer = group.consumers[self.consumer]
         consumer.seen_time_ms = self.seen_time_ms
         consumer.active_time_ms = self.active_time_ms
+        group.note_seen(self.seen_time_ms, self.active_time_ms)
 
 
 class Own(Record, frozen=True):
     """Entries delivered to or claimed by a consumer, with their delivery counts."""
 
     number = 14
+    is_of_consumers = True
     stream: str
     group: str
     consumer: str
@@ -307,6 +314,7 @@ class Release(Record, frozen=True):
     """Released entries, without an owner, in the order of their release."""
 
     number = 15
+    is_of_consumers = True
     stream: str
     group: str
     ids: IdList
@@ -317,26 +325,11 @@ class Release(Record, frozen=True):
             group.release_run(self.ids, self.delivery_counts)
 
 
-class Defer(Record, frozen=True):
-    """Entries taken from their owners, to be released at a time of the wall clock by a record of its own."""
-
-    number = 39
-    stream: str
-    group: str
-    ids: IdList
-    until_ms: int
-    delivery_counts: Sequence[int]
-
-    def apply(self, keyspace: Keyspace) -> None:
-        with counted(keyspace, self.stream, self.group) as group:
-            group.defer_run(self.ids, self.until_ms, self.delivery_counts)
-        keyspace.deferrals.hasten(self.stream, self.until_ms)
-
-
 class Settle(Record, frozen=True):
     """Entries no longer pending: acknowledged, or their references removed."""
 
     number = 16
+    is_of_consumers = True
     stream: str
     group: str
     ids: IdList
@@ -368,67 +361,6 @@ class Configure(Record, frozen=True):
 
     def apply(self, keyspace: Keyspace) -> None:
         keyspace.settings[self.name] = self.value
-
-
-class SetPolicy(Record, frozen=True):
-    """What happens to a group's entries that are not acknowledged."""
-
-    number = 24
-    stream: str
-    group: str
-    dead_letter_stream: str | None
-    max_deliveries: int | None
-    ack_timeout_ms: int | None
-    consumer_timeout_ms: int | None
-
-    def apply(self, keyspace: Keyspace) -> None:
-        group = keyspace.keys[self.stream].groups[self.group]
-        group.policy = group.policy._replace(
-            dead_letter_stream=self.dead_letter_stream,
-            max_deliveries=self.max_deliveries,
-            ack_timeout_ms=self.ack_timeout_ms,
-            consumer_timeout_ms=self.consumer_timeout_ms,
-        )
-        keyspace.maintained[self.stream] = None
-
-
-class PauseGroup(Record, frozen=True):
-    """A group delivers nothing from now on, or goes on delivering."""
-
-    number = 42
-    stream: str
-    group: str
-    paused: bool
-
-    def apply(self, keyspace: Keyspace) -> None:
-        group = keyspace.keys[self.stream].groups[self.group]
-        group.policy = group.policy._replace(paused=self.paused)
-
-
-class LimitAge(Record, frozen=True):
-    """From which age on a group acknowledges entries in place of delivering them; None for no age."""
-
-    number = 43
-    stream: str
-    group: str
-    max_age_ms: int | None
-
-    def apply(self, keyspace: Keyspace) -> None:
-        group = keyspace.keys[self.stream].groups[self.group]
-        group.policy = group.policy._replace(max_age_ms=self.max_age_ms)
-
-
-def policy_changes(stream: str, group: str, before: Policy, after: Policy) -> list[Record]:
-    """The records that make one policy the other."""
-    records: list[Record] = []
-    # The first four members are one record.
-    if before[:4] != after[:4]:
-        records.append(SetPolicy(stream, group, *after[:4]))
-    if before.max_age_ms != after.max_age_ms:
-        records.append(LimitAge(stream, group, after.max_age_ms))
-    if before.paused != after.paused:
-        records.append(PauseGroup(stream, group, after.paused))
-    return records
 
 
 class RememberPublish(Record, frozen=True):

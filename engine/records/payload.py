@@ -21,7 +21,7 @@ import msgspec
 from engine import entries, rows
 from engine.ids import ID_BYTES, ID_MAX
 from engine.keyspace import Keyspace
-from engine.parts import PARTS
+from engine.parts import GROUP_PARTS, PARTS
 from engine.record import Record
 from engine.records import changes, durable, restored
 
@@ -86,7 +86,7 @@ class _Form:
         return self.kind(*values)
 
 
-_ROOMS: Final = (changes, durable, restored, *(modules[part.__module__] for part in PARTS))
+_ROOMS: Final = (changes, durable, restored, *(modules[part.__module__] for part in (*PARTS, *GROUP_PARTS)))
 _KINDS_OF_ALL: Final = {
     kind
     for room in _ROOMS

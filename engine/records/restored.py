@@ -10,9 +10,9 @@ from typing import Final
 from engine.keyspace import Key, Keyspace
 from engine.nodes import SealedNode, Text
 from engine.parts.idempotence import UNUSED, Idempotence
+from engine.parts.part import counted
 from engine.pending_states import Consumer
 from engine.record import Id, IdList, IdsInTexts, Record, TextList
-from engine.records.changes import counted
 from engine.replies import PreviousStream
 from engine.runs import Run
 
@@ -163,6 +163,7 @@ class RestoreConsumer(Record, frozen=True):
         consumer.active_time_ms = self.active_time_ms
         with counted(keyspace, self.stream, self.group) as group:
             group.consumers[self.consumer] = consumer
+            group.note_seen(self.seen_time_ms, self.active_time_ms)
 
 
 class RestorePending(Record, frozen=True):
@@ -180,20 +181,3 @@ class RestorePending(Record, frozen=True):
         with counted(keyspace, self.stream, self.group) as group:
             owners = [None if owner is None else group.consumers[owner] for owner in self.owners]
             group.restore(self.ids, owners, self.times_ms, self.delivery_counts)
-
-
-class RestoreDeferred(Record, frozen=True):
-    """Of a snapshot: deferred entries, those that come back first in front."""
-
-    number = 73
-    stream: str
-    group: str
-    ids: IdList
-    times_ms: Sequence[int]
-    delivery_counts: Sequence[int]
-
-    def apply(self, keyspace: Keyspace) -> None:
-        with counted(keyspace, self.stream, self.group) as group:
-            for entry_id, until_ms, count in zip(self.ids, self.times_ms, self.delivery_counts, strict=True):
-                group.defer_run([entry_id], until_ms, [count])
-        keyspace.deferrals.hasten(self.stream, self.times_ms[0])

@@ -11,7 +11,6 @@ Of deleted entries nothing is in the records but the IDs of those in nodes that 
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
 from typing import Final, NamedTuple
 
 from zstandard import ZstdCompressor
@@ -19,7 +18,7 @@ from zstandard import ZstdCompressor
 from engine import entries
 from engine.blocks import Snapshot
 from engine.dedup import HeldProducer, IdempotentPublishReply
-from engine.groups import POLICY_DEFAULT, Group
+from engine.groups import Group
 from engine.keyspace import (
     SETTINGS_DEFAULT,
     Key,
@@ -27,7 +26,7 @@ from engine.keyspace import (
 )
 from engine.nodes import OpenNode, SealedNode, Text, new_compressor
 from engine.parts.idempotence import idempotence_of
-from engine.pending_states import PendingState
+from engine.pending_states import PendingState, rows_in_order
 from engine.record import Record
 from engine.records.changes import (
     Configure,
@@ -38,12 +37,10 @@ from engine.records.changes import (
     RemoveGroup,
     SetLifetime,
     SetMetadata,
-    policy_changes,
 )
 from engine.records.durable import NoteFork, RestoreHidden
 from engine.records.restored import (
     RestoreConsumer,
-    RestoreDeferred,
     RestoreForgotten,
     RestoreNode,
     RestoreOpenNode,
@@ -57,8 +54,6 @@ from engine.sealed import Part
 
 # Where the lifetime stands among the records of parts.
 _OWN_RANK: Final = 30
-# Pending entries in one record of a snapshot.
-_PENDING_ROWS_MAX: Final = 512
 
 
 class _HeldStream(NamedTuple):
@@ -81,7 +76,7 @@ class _HeldGroup(NamedTuple):
     consumers: list[tuple[str, int, int]]
     pending: Snapshot[PendingState]
     by_delivery: Snapshot[int]
-    deferred: Snapshot[int]
+    behind: list[Iterable[Record]]
 
 
 class Capture:
@@ -196,10 +191,11 @@ def _hold_stream(name: str, key: Key) -> _HeldStream:
 
 def _hold_group(stream: str, name: str, group: Group) -> _HeldGroup:
     before: list[Record] = [CreateGroup(stream, name, group.last_delivered_id, group.entries_read)]
-    before += policy_changes(stream, name, POLICY_DEFAULT, group.policy)
+    before += [record for part in group.parts for record in part.before(stream, name)]
     consumers = [(one.name, one.seen_time_ms, one.active_time_ms) for one in group.consumers.values()]
-    by_delivery, deferred = group.by_delivery.snapshot(), group.deferred.snapshot()
-    return _HeldGroup(name, before, consumers, group.pending.snapshot(), by_delivery, deferred)
+    pending, by_delivery = group.pending.snapshot(), group.by_delivery.snapshot()
+    behind = [part.behind(stream, name, pending) for part in group.parts]
+    return _HeldGroup(name, before, consumers, pending, by_delivery, behind)
 
 
 def _restore_open(name: str, node: OpenNode) -> RestoreOpenNode:
@@ -227,7 +223,8 @@ def _records_of(held: _HeldStream, compressor: ZstdCompressor) -> Iterator[Recor
         for consumer in sorted(group.consumers):
             yield RestoreConsumer(held.name, group.name, *consumer)
         yield from _restore_pending(held.name, group)
-        yield from _restore_deferred(held.name, group)
+        for records in group.behind:
+            yield from records
 
 
 def _restore_node(name: str, node: SealedNode, compressor: ZstdCompressor) -> RestoreNode:
@@ -240,7 +237,7 @@ def _restore_node(name: str, node: SealedNode, compressor: ZstdCompressor) -> Re
 
 
 def _restore_pending(stream: str, group: _HeldGroup) -> Iterator[RestorePending]:
-    for ids, rows in _pending_rows(group, group.by_delivery):
+    for ids, rows in rows_in_order(group.pending, group.by_delivery):
         yield RestorePending(
             stream,
             group.name,
@@ -249,23 +246,6 @@ def _restore_pending(stream: str, group: _HeldGroup) -> Iterator[RestorePending]
             [one.delivery_time_ms for one in rows],
             [one.delivery_count for one in rows],
         )
-
-
-def _restore_deferred(stream: str, group: _HeldGroup) -> Iterator[RestoreDeferred]:
-    for ids, rows in _pending_rows(group, group.deferred):
-        times_ms = [one.until_ms or 0 for one in rows]
-        yield RestoreDeferred(stream, group.name, ids, times_ms, [one.delivery_count for one in rows])
-
-
-def _pending_rows(
-    group: _HeldGroup, in_order: Snapshot[int]
-) -> Iterator[tuple[list[int], list[PendingState]]]:
-    """Entries in this order with their states, as many at a time as one record has."""
-    rest = in_order.values()
-    while ids := list(islice(rest, _PENDING_ROWS_MAX)):
-        ascending = sorted(ids)
-        states = dict(zip(ascending, group.pending.of_each(ascending), strict=True))
-        yield ids, [states[entry_id] for entry_id in ids]
 
 
 def _mask_bytes(deleted: int) -> bytes:

@@ -21,7 +21,7 @@ from engine.commands.execution import Blocked, Missing, Unfinished, block_group_
 from engine.commands.planning import durable_queue
 from engine.commands.registry import DUE
 from engine.commands.types import XReadGroup
-from engine.commands.weir_commands import ExpireStreams, ReleaseDeferred
+from engine.commands.weir_commands import ExpireStreams
 from engine.errors import EngineError
 from engine.keyspace import CAPS_DEFAULT, Caps, Keyspace
 from engine.log import Log, Recovery, StorageFullError
@@ -29,7 +29,7 @@ from engine.log.leftovers import remove_leftovers
 from engine.log_figures import Fsync, LogFigures, Rewritten
 from engine.memory import Memory
 from engine.parts.closing import Closed
-from engine.parts.schedules import ScheduleIndex
+from engine.parts.schedules import ScheduleIndex, StreamSchedules
 from engine.protocol import Call, Events, Figures, How, unexpected
 from engine.quotas import Quota
 from engine.read_handle import Done, ReadHandle, Refused, Replies
@@ -111,11 +111,9 @@ class Engine:
         self._further = FurtherTurns()
         self._due_timers = (
             DueTimer(keyspace.lifetimes, clock, lambda: self._run_due(ExpireStreams())),
-            DueTimer(keyspace.deferrals, clock, lambda: self._run_due(ReleaseDeferred())),
             *(
-                DueTimer(index.due_times, clock, partial(self._run_for_a_while, DUE[part]))
-                for part, index in keyspace.indexes.items()
-                if index.due_times is not None
+                DueTimer(times, clock, partial(self._run_for_a_while, DUE[part]))
+                for part, times in keyspace.due_times.items()
             ),
         )
         self._housekeeping = Housekeeping(
@@ -228,7 +226,7 @@ class Engine:
     def figures(self) -> Figures:
         """What it counts and says of itself now."""
         keyspace, index = self._keyspace, ScheduleIndex.of(self._keyspace)
-        due_ms = index.due_times.first_due_ms
+        due_ms = keyspace.due_times[StreamSchedules].first_due_ms
         return Figures(
             streams=len(keyspace.keys),
             expiring_streams=len(keyspace.lifetimes),

@@ -41,6 +41,7 @@ class Housekeeping:
         self._packer = packer
         self._storer = storer
         self._events = events
+        keyspace.readers = self._readers
         self._since_ms = 0
         self._is_over = False
         self._timer: asyncio.TimerHandle | None = None

@@ -97,12 +97,26 @@ class Descriptors:
             os.close(self._spare.pop())
 
 
-class FileHandle(Handle):
-    """An append-only file descriptor. `close` closes it."""
+class _Descriptor:
+    """A file descriptor. `close` closes it."""
 
     def __init__(self, descriptor: int, close: Callable[[int], None] = os.close) -> None:
         self._descriptor = descriptor
         self._close = close
+
+    def size(self) -> int:
+        """Return the file's length in bytes."""
+        return os.fstat(self._descriptor).st_size
+
+    def close(self) -> None:
+        """Close the descriptor, once."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            self._close(descriptor)
+
+
+class FileHandle(_Descriptor, Handle):
+    """An append-only file descriptor."""
 
     def append(self, content: bytes) -> None:
         """Write all of `content` at the end."""
@@ -116,10 +130,6 @@ class FileHandle(Handle):
     def descriptor(self) -> int:
         """The descriptor itself."""
         return self._descriptor
-
-    def size(self) -> int:
-        """Return the file's length in bytes."""
-        return os.fstat(self._descriptor).st_size
 
     def preallocate(self, upto_bytes: int) -> None:
         """Call fallocate with keep-size. Where the file system has none, only look whether room is left.
@@ -139,19 +149,9 @@ class FileHandle(Handle):
         if code:
             raise OSError(code, os.strerror(code))
 
-    def close(self) -> None:
-        """Close the descriptor, once."""
-        descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
-            self._close(descriptor)
 
-
-class FileReader(Reader):
+class FileReader(_Descriptor, Reader):
     """A file descriptor for reading."""
-
-    def __init__(self, descriptor: int, close: Callable[[int], None] = os.close) -> None:
-        self._descriptor = descriptor
-        self._close = close
 
     def read(self, offset: int, length: int) -> bytes:
         """Return what pread gives; not mmap, where a disk that fails to read kills the process."""
@@ -161,16 +161,6 @@ class FileReader(Reader):
             offset += len(part)
             length -= len(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
-
-    def size(self) -> int:
-        """Return the file's length in bytes."""
-        return os.fstat(self._descriptor).st_size
-
-    def close(self) -> None:
-        """Close the descriptor, once."""
-        descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
-            self._close(descriptor)
 
 
 def _fallocate(descriptor: int, offset: int, length: int) -> int:

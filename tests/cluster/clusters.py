@@ -78,33 +78,47 @@ class BackendCluster:
 
 
 class ShardServers:
-    """A primary and its replica, which change their places when the primary fails."""
+    """A primary and its replicas, which change their places when the primary fails."""
 
-    def __init__(self, first: BackendServer, second: BackendServer) -> None:
-        self.servers: Final = (first, second)
+    def __init__(self, *servers: BackendServer) -> None:
+        self.servers: Final = servers
 
     @property
     def primary(self) -> BackendServer:
-        """The one that is a primary now. For a moment both may say so, or none."""
+        """The one that is a primary now. For a moment several may say so, or none."""
         until(lambda: len(self._primaries()) == 1, "one of them is the primary")
         return self._primaries()[0]
 
+    def names(self, server: BackendServer) -> bool:
+        """Whether who asks for the primary is sent to the server, and it is one."""
+        return bool(server.call("ROLE")[0] == b"master")
+
     def _primaries(self) -> list[BackendServer]:
-        return [server for server in self.servers if server.call("ROLE")[0] == b"master"]
+        return [server for server in self.servers if ShardServers.names(self, server)]
+
+    @property
+    def replicas(self) -> list[BackendServer]:
+        """The others."""
+        primary = self.primary
+        return [server for server in self.servers if server is not primary]
 
     @property
     def replica(self) -> BackendServer:
-        """The other one."""
-        (found,) = [server for server in self.servers if server is not self.primary]
+        """The other one of two."""
+        (found,) = self.replicas
         return found
 
+    def rejoin(self, server: BackendServer) -> None:
+        """Start a server that was the primary. In a cluster it follows the new one by itself."""
+        server.start()
+
     def is_replicated(self) -> bool:
-        """Whether the replica follows the primary."""
-        roles = sorted(server.call("ROLE")[0] for server in self.servers)
-        if roles != [b"master", b"slave"]:
-            return False
-        state = self.replica.call("ROLE")[3]
-        return bool(state == b"connected" and len(self.primary.call("ROLE")[2]) == 1)
+        """Whether the replicas follow the primary."""
+        roles = [server.call("ROLE") for server in self.servers]
+        followed = [role[2] for role in roles if role[0] == b"master"]
+        follow = [role[3] for role in roles if role[0] == b"slave"]
+        count = len(self.servers) - 1
+        return follow == [b"connected"] * count and [*map(len, followed)] == [count]
 
 
 @contextmanager

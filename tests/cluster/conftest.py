@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from engine.cluster import ClusterEngine
-from tests.cluster.clusters import BACKENDS, opened_backend
+from tests.cluster.beside import Beside
+from tests.cluster.clusters import BACKENDS, BackendCluster, opened_backend
 from tests.cluster.engines import opened
 from tests.cluster.servers import Backend, BackendServer
 from tests.engine.real_redis import PROGRAMS
@@ -45,6 +46,19 @@ def backend(shared_backend: Backend) -> Backend:
     """The same, empty."""
     shared_backend.call("FLUSHALL")
     return shared_backend
+
+
+@pytest.fixture
+def cluster(shared_cluster: BackendCluster) -> BackendCluster:
+    """One whose slots a test may move, and moves back: empty. Its module has it."""
+    shared_cluster.call("FLUSHALL")
+    return shared_cluster
+
+
+@pytest.fixture
+def beside(server: BackendServer) -> Beside:
+    """A server and a keyspace, both empty."""
+    return Beside(server)
 
 
 @pytest.fixture

@@ -51,3 +51,11 @@ async def refused(engine: EngineProtocol, command: Command) -> EngineError:
     with pytest.raises(EngineError) as refusal:
         await reply_to(engine, command)
     return refusal.value
+
+
+async def attempt(engine: EngineProtocol, command: Command) -> object:
+    """The reply of a command, or its refusal."""
+    try:
+        return await reply_to(engine, command)
+    except EngineError as refusal:
+        return refusal

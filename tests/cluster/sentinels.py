@@ -1,6 +1,6 @@
-"""A primary and its replica, watched by Sentinels: real servers on loopback.
+"""A primary and its replicas, watched by Sentinels: real servers on loopback.
 
-Knows: how to form it, and that Sentinel makes the replica the primary. Must never know: the gateway.
+Knows: how to form it, and that Sentinel makes a replica the primary. Must never know: the gateway.
 """
 
 from collections.abc import Iterator, Sequence
@@ -52,10 +52,10 @@ class Sentinel(BackendServer):
 
 
 class Watched(ShardServers):
-    """A primary and its replica, and the one Sentinel that may replace it."""
+    """A primary and its replicas, and the one Sentinel that may replace it."""
 
-    def __init__(self, first: BackendServer, second: BackendServer, sentinel: Sentinel) -> None:
-        super().__init__(first, second)
+    def __init__(self, servers: Sequence[BackendServer], sentinel: Sentinel) -> None:
+        super().__init__(*servers)
         self.sentinel: Final = sentinel
 
     def topology(self, timeout_s: float, durability: BackendDurability) -> Topology:
@@ -63,17 +63,24 @@ class Watched(ShardServers):
         return SentinelTopology([self.sentinel.address], NAME, ServerAccess(), timeout_s, durability)
 
     def names(self, server: BackendServer) -> bool:
-        """Whether Sentinel names the server as the primary, and it is."""
+        """Whether Sentinel names the server as the primary, and it is: that may be one before the other."""
         _, port = self.sentinel.call("SENTINEL", "GET-MASTER-ADDR-BY-NAME", NAME)
-        return int(port) == server.port and server.call("ROLE")[0] == b"master"
+        return int(port) == server.port and super().names(server)
 
     def may_fail_over(self) -> bool:
-        """Whether Sentinel would take the replica: it must have had an answer from the replica itself, not
+        """Whether Sentinel would take a replica: it must have had an answer from the replica itself, not
         only its name from the primary.
         """
         replicas = self.sentinel.call("SENTINEL", "REPLICAS", NAME)
         states = [dict(zip(row[::2], row[1::2], strict=True)) for row in replicas]
-        return [state[b"master-link-status"] for state in states] == [b"ok"]
+        return [state[b"master-link-status"] for state in states] == [b"ok"] * (len(self.servers) - 1)
+
+    def rejoin(self, server: BackendServer) -> None:
+        """As a replica from the start: until Sentinel makes it one, gateways that come to it would find a
+        primary without a stream.
+        """
+        (primary,) = [one for one in self.servers if one is not server and self.names(one)]
+        server.start("--replicaof", "127.0.0.1", str(primary.port))
 
     @property
     def url(self) -> str:
@@ -82,14 +89,15 @@ class Watched(ShardServers):
 
 
 @contextmanager
-def watched(directory: Path, kind: str) -> Iterator[Watched]:
-    """A primary and its replica, as Sentinel has seen them."""
+def watched(directory: Path, kind: str, replicas: int = 1) -> Iterator[Watched]:
+    """A primary and its replicas, as Sentinel has seen them."""
     with ExitStack() as stack:
         quick = ["--repl-diskless-sync-delay", "0"]
-        first, second = (stack.enter_context(WatchedServer(directory, kind, quick)) for _ in range(2))
-        second.call("REPLICAOF", "127.0.0.1", first.port)
-        sentinel = stack.enter_context(Sentinel(directory, kind, first.port))
-        found = Watched(first, second, sentinel)
-        until(found.is_replicated, "the replica follows")
-        until(found.may_fail_over, "Sentinel would take the replica")
+        servers = [stack.enter_context(WatchedServer(directory, kind, quick)) for _ in range(1 + replicas)]
+        for server in servers[1:]:
+            server.call("REPLICAOF", "127.0.0.1", servers[0].port)
+        sentinel = stack.enter_context(Sentinel(directory, kind, servers[0].port))
+        found = Watched(servers, sentinel)
+        until(found.is_replicated, "the replicas follow")
+        until(found.may_fail_over, "Sentinel would take a replica")
         yield found

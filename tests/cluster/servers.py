@@ -68,9 +68,9 @@ class BackendServer:
         """What it is, and where it keeps what."""
         return ["--unixsocket", str(self.socket), "--save", "", "--appendonly", "no"]
 
-    def start(self) -> None:
+    def start(self, *options: str) -> None:
         """Start it, at the same port after `kill`."""
-        self._process = subprocess.Popen(self.words, stdout=subprocess.DEVNULL)
+        self._process = subprocess.Popen([*self.words, *options], stdout=subprocess.DEVNULL)
         try:
             self.connect()
         except BaseException:

@@ -12,12 +12,12 @@ import pytest
 from engine import entries, ids
 from engine.cluster import ClusterEngine
 from engine.commands import types
-from engine.commands.weir_commands import DescribeGroup, EnsureGroup, Undo, UpdateGroup
-from engine.replies import Entries, Gap, GroupInfo, GroupRead, StreamDeliveries
+from engine.commands.weir_commands import DescribeGroup, EnsureGroup
+from engine.replies import Entries, GroupInfo, GroupRead
 from tests.cluster.clusters import server_words
 from tests.cluster.engines import opened
 from tests.cluster.servers import Backend, BackendServer
-from tests.engine.asking import reply_to
+from tests.engine.asking import reply_of, reply_to
 from tests.fronts.processes import call
 from tests.server import Server
 from tests.waiting import until
@@ -66,14 +66,10 @@ class World:
         self, consumer: str = "c", cursor: int | types.Cursor = types.Cursor.NEW, **options: Any
     ) -> GroupRead:
         command = types.XReadGroup(group="g", consumer=consumer, streams=[(S, cursor)], **options)
-        found = await reply_to(self.engine, command)
-        assert isinstance(found, GroupRead)
-        return found
+        return await reply_of(self.engine, GroupRead, command)
 
     async def group(self) -> GroupInfo:
-        found = await reply_to(self.engine, DescribeGroup(stream=S, group="g"))
-        assert isinstance(found, GroupInfo)
-        return found
+        return await reply_of(self.engine, GroupInfo, DescribeGroup(stream=S, group="g"))
 
     async def dead(self) -> list[dict[str, str]]:
         found = await reply_to(self.engine, types.XRange(stream=DEAD, start=0, end=ids.ID_MAX))
@@ -90,43 +86,6 @@ def given(found: GroupRead) -> Sequence[int]:
     return [entry.id for stream in found.streams for entry in stream.entries]
 
 
-async def test_what_is_too_old_is_passed_over(world: World) -> None:
-    """The group has read it, and it is not pending."""
-    now = young()
-    await world.begin(old(), old(1), now)
-    assert given(await world.read()) == [now]
-    shown = await world.group()
-    assert (shown.pending, shown.entries_read, shown.lag, shown.max_age_ms) == (1, 3, 0, AGE_MS)
-    assert world.expired == [(S, "g", 2)]
-
-
-async def test_without_a_limit_and_in_other_groups_everything_is_delivered(world: World) -> None:
-    await world.begin(old())
-    await reply_to(world.engine, EnsureGroup(stream=S, group="other", start=0))
-    other = types.XReadGroup(group="other", consumer="c", streams=[(S, types.Cursor.NEW)])
-    assert given(await reply_to(world.engine, other)) == [old()]  # type: ignore[arg-type]
-    await reply_to(world.engine, UpdateGroup(stream=S, group="g", policy={"max_age_ms": None}))
-    assert given(await world.read()) == [old()]
-
-
-async def test_it_becomes_a_dead_letter_where_there_is_a_stream_for_them(world: World) -> None:
-    now = young()
-    await world.begin(old(), now, dead_letter_stream=DEAD)
-    assert given(await world.read()) == [now]
-    (letter,) = await world.dead()
-    assert letter == {
-        "n": "1",
-        "weir-source": S,
-        "weir-id": "5-0",
-        "weir-group": "g",
-        "weir-consumer": "",
-        "weir-deliveries": "0",
-        "weir-reason": "expired",
-    }
-    assert (world.letters, world.expired) == ([(S, "g", old(), "expired")], [(S, "g", 1)])
-    assert (await world.group()).pending == 1
-
-
 async def test_one_whose_dead_letter_is_refused_stays_pending(backend: Backend, world: World) -> None:
     """It is moved by a read that takes what was given back, once there is room for it."""
     backend.call("SET", DEAD, "of another program")
@@ -138,56 +97,6 @@ async def test_one_whose_dead_letter_is_refused_stays_pending(backend: Backend, 
     assert given(await world.read(claim_min_idle_ms=NEVER_MS)) == []
     assert [letter["weir-reason"] for letter in await world.dead()] == ["expired"]
     assert (await world.group()).pending == 0
-
-
-@pytest.mark.parametrize("letters", [None, DEAD])
-async def test_what_was_given_back_is_too_old_as_well(world: World, letters: str | None) -> None:
-    now = young()
-    await world.begin(now - (1 << 64), now, dead_letter_stream=letters)
-    assert len(given(await world.read())) == 2
-    await reply_to(world.engine, UpdateGroup(stream=S, group="g", policy={"max_age_ms": 1}))
-    back = types.Nack(ids=[now - (1 << 64), now], mode=types.NackMode.FAIL)
-    await reply_to(world.engine, types.XNack(stream=S, group="g", nack=back))
-    await asyncio.sleep(0.01)
-    assert given(await world.read("d", claim_min_idle_ms=NEVER_MS)) == []
-    assert (await world.group()).pending == 0
-    assert len(await world.dead()) == (0 if letters is None else 2)
-    assert sum(count for _, _, count in world.expired) == 2
-
-
-@pytest.mark.parametrize("letters", [None, DEAD])
-@pytest.mark.parametrize("way", ["claim", "autoclaim", "claiming read"])
-async def test_claims_do_not_deliver_it_again(world: World, letters: str | None, way: str) -> None:
-    """Its consumer keeps it, and reads it again, however old it is."""
-    now = young()
-    await world.begin(now, dead_letter_stream=letters)
-    await world.read()
-    await reply_to(world.engine, UpdateGroup(stream=S, group="g", policy={"max_age_ms": 1}))
-    await asyncio.sleep(0.01)
-    kept = types.Claim(ids=[now], min_idle_ms=0, just_ids=True)
-    await reply_to(world.engine, types.XClaim(stream=S, group="g", consumer="c", claim=kept))
-    assert given(await world.read(cursor=0)) == [now]
-    found: Any
-    if way == "claim":
-        claim = types.Claim(ids=[now], min_idle_ms=0)
-        found = await reply_to(world.engine, types.XClaim(stream=S, group="g", consumer="d", claim=claim))
-        assert found.entries == []
-    elif way == "autoclaim":
-        claiming = types.XAutoClaim(stream=S, group="g", consumer="d", min_idle_ms=0, start=0, count=10)
-        found = await reply_to(world.engine, claiming)
-        assert found.entries == []
-    else:
-        assert given(await world.read("d", claim_min_idle_ms=0)) == []
-    assert (await world.group()).pending == 0
-    assert world.expired == [(S, "g", 1)]
-    assert [letter["weir-consumer"] for letter in await world.dead()] == ([] if letters is None else ["c"])
-
-
-async def test_a_paused_group_lets_nothing_expire(world: World) -> None:
-    await world.begin(old(), paused=True)
-    assert given(await world.read(claim_min_idle_ms=0)) == []
-    shown = await world.group()
-    assert (shown.pending, shown.lag, world.expired) == (0, 1, [])
 
 
 @pytest.mark.parametrize("letters", [None, DEAD])
@@ -203,28 +112,6 @@ async def test_many_take_several_reads(world: World, letters: str | None) -> Non
     assert sum(count for _, _, count in world.expired) == 2 * most + 1
     assert len(await world.dead()) == (0 if letters is None else 2 * most + 1)
     assert ((await world.group()).pending, (await world.group()).lag) == (1, 0)
-
-
-async def test_undoing_a_delivery_does_not_bring_it_back(world: World) -> None:
-    now = young()
-    await world.begin(old(), now, dead_letter_stream=DEAD)
-    (delivered,) = (await world.read()).streams
-    assert isinstance(delivered, StreamDeliveries)
-    assert delivered.mark is not None
-    undo = Undo(stream=S, group="g", consumer="c", ids=[now], mark=delivered.mark)
-    assert await reply_to(world.engine, undo) is True
-    assert given(await world.read()) == [now]
-    assert len(await world.dead()) == 1
-
-
-async def test_a_gap_before_what_is_too_old_is_told_with_what_is_young(world: World) -> None:
-    now = young()
-    await world.begin(old(), old(1), old(2), now)
-    await reply_to(world.engine, UpdateGroup(stream=S, group="g", start=old()))
-    await reply_to(world.engine, types.XTrim(stream=S, trim=types.Trim(maxlen=2)))
-    (delivered,) = (await world.read()).streams
-    assert delivered.gap == Gap(old(), old(2), None)
-    assert [entry.id for entry in delivered.entries] == [now]
 
 
 async def test_what_a_gateway_had_passed_over_that_died_is_a_dead_letter_once(backend: Backend) -> None:

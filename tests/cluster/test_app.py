@@ -74,7 +74,7 @@ async def test_the_status_names_the_server_and_what_it_lacks(backend: Backend) -
     clock = AdjustedClock()
     async with opened(backend, 0.3, clock) as engine:
         app = create_app(Settings(log_requests="none"), clock)
-        app.gateway.open(engine)
+        app.life.open(engine)
         async with calling(app) as http:
             status = (await http.get("/v1/status")).json()
             assert status["backend"].split()[0] == ("Redis" if backend.kind.startswith("redis") else "Valkey")

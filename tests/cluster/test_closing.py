@@ -22,7 +22,7 @@ from tests.bounds import bounded
 from tests.cluster.engines import BODY, opened
 from tests.cluster.servers import Backend, BackendServer
 from tests.cluster.test_repeating import opened as opened_losing
-from tests.engine.asking import reply_to
+from tests.engine.asking import reply_of, reply_to
 from tests.waiting import until_async
 
 # One slot of a cluster.
@@ -38,7 +38,7 @@ READERS: Final = 100
 async def app(backend: Backend) -> AsyncIterator[App]:
     async with opened(backend, poll_s=POLL_S) as engine:
         app = create_app(bounded(log_requests="none", waiters_max=3 * READERS), SystemClock())
-        app.gateway.open(engine)
+        app.life.open(engine)
         yield app
         app.gateway.tenant("").feeds.close()
 
@@ -194,8 +194,7 @@ async def test_an_end_whose_reply_was_lost_is_made_once(server: BackendServer, a
     async with opened_losing(server) as (engine, link):
         await reply_to(engine, XAdd(stream=S, bodies=[BODY]))
         link.losing = 1
-        found = await reply_to(engine, Close(stream=S, reason="done", add=add))
-        assert isinstance(found, Closed)
+        found = await reply_of(engine, Closed, Close(stream=S, reason="done", add=add))
         assert (found.duplicate, found.end.reason, link.lost) == (False, "done", 1)
         assert await reply_to(engine, XLen(stream=S)) == (1 if add is None else 2)
 

@@ -3,21 +3,20 @@
 import asyncio
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 
 import pytest
 
-from engine import EngineError, SystemClock, entries
-from engine.cluster import ClusterEngine, parse_durability
+from engine import EngineError, entries
+from engine.cluster import ClusterEngine
 from engine.cluster.keys import slot_of
 from engine.commands import types
 from engine.commands.weir_commands import Acknowledge, EnsureGroup, Publish
 from engine.ids import ID_MAX
 from engine.replies import Added, Entries, GroupRead, Listing, Published, StreamsRead
 from tests.cluster.clusters import BackendCluster, move_slot, primaries
-from tests.cluster.engines import BODY, refused
-from tests.engine.asking import reply_to, turn_of
+from tests.cluster.engines import BODY, opened, refused
+from tests.engine.asking import reply_of, reply_to, turn_of
 from tests.engine.real_redis import PROGRAMS
 from tests.waiting import until, until_async
 
@@ -37,23 +36,6 @@ def shared_cluster(
         yield found
 
 
-@pytest.fixture
-def cluster(shared_cluster: BackendCluster) -> BackendCluster:
-    """The same, empty."""
-    shared_cluster.call("FLUSHALL")
-    return shared_cluster
-
-
-@asynccontextmanager
-async def opened(cluster: BackendCluster, poll_s: float = 5.0) -> AsyncIterator[ClusterEngine]:
-    engine = ClusterEngine(cluster.topology(TIMEOUT_S, parse_durability("memory")), SystemClock(), poll_s)
-    await engine.start()
-    try:
-        yield engine
-    finally:
-        await engine.close()
-
-
 async def test_streams_of_all_servers_are_one_space(cluster: BackendCluster) -> None:
     """They are listed together, and several are read, counted and deleted by one command."""
     assert len({cluster.owner(name) for name in STREAMS}) == 3
@@ -61,8 +43,7 @@ async def test_streams_of_all_servers_are_one_space(cluster: BackendCluster) -> 
         for name in STREAMS:
             assert isinstance(await reply_to(engine, types.XAdd(stream=name, bodies=[BODY])), Added)
         assert await reply_to(engine, types.ListStreams()) == Listing(sorted(STREAMS))
-        read = await reply_to(engine, types.XRead(streams=[(name, 0) for name in STREAMS]))
-        assert isinstance(read, StreamsRead)
+        read = await reply_of(engine, StreamsRead, types.XRead(streams=[(name, 0) for name in STREAMS]))
         assert [one.stream for one in read.streams] == STREAMS
         assert await reply_to(engine, types.Exists(streams=[*STREAMS, "a", "none"])) == 5
         assert await reply_to(engine, types.Delete(streams=["a", "b", "none"])) == 2
@@ -146,18 +127,18 @@ class Load:
         number = 0
         while not self._ending:
             value = b"%b%d" % (name, number)
-            added = await reply_to(
-                self._engine, types.XAdd(stream=self._stream, bodies=[entries.body([("n", value)])])
+            await reply_of(
+                self._engine, Added, types.XAdd(stream=self._stream, bodies=[entries.body([("n", value)])])
             )
-            assert isinstance(added, Added)
             self.added[value] += 1
             number += 1
 
     async def _tail(self) -> None:
         cursor = 0
         while not self._is_over(self.seen):
-            found = await reply_to(self._engine, types.XRead(streams=[(self._stream, cursor)], block_ms=200))
-            assert isinstance(found, StreamsRead)
+            found = await reply_of(
+                self._engine, StreamsRead, types.XRead(streams=[(self._stream, cursor)], block_ms=200)
+            )
             for one in found.streams:
                 self.seen.update(value for _, ((_, value),) in one.entries.pairs())
                 cursor = one.entries.last
@@ -167,8 +148,7 @@ class Load:
             group="g", consumer="c", streams=[(self._stream, types.Cursor.NEW)], block_ms=200
         )
         while not self._is_over(self.delivered):
-            found = await reply_to(self._engine, read)
-            assert isinstance(found, GroupRead)
+            found = await reply_of(self._engine, GroupRead, read)
             for one in found.streams:
                 for entry in one.entries:
                     assert entry.text is not None
@@ -190,8 +170,7 @@ async def test_a_slot_moves_under_load(cluster: BackendCluster) -> None:
     async with opened(cluster) as engine:
         load = Load(engine, "a")
         await load.run(asyncio.create_task(asyncio.to_thread(move)))
-        rows = await reply_to(engine, types.XRange(stream="a", start=0, end=ID_MAX))
-        assert isinstance(rows, Entries)
+        rows = await reply_of(engine, Entries, types.XRange(stream="a", start=0, end=ID_MAX))
         stored = Counter(value for _, ((_, value),) in rows.pairs())
     assert stored == load.added == load.seen == load.delivered
     refusals = source.call("INFO", "errorstats") + target.call("INFO", "errorstats")

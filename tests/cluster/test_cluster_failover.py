@@ -11,7 +11,7 @@ from engine.ids import ID_MAX
 from engine.replies import Entries
 from tests.cluster.clusters import cluster
 from tests.cluster.test_sentinel import Publisher
-from tests.engine.asking import reply_to
+from tests.engine.asking import reply_of
 from tests.waiting import until
 
 TIMEOUT_S = 2.0
@@ -40,8 +40,7 @@ async def test_requests_follow_to_the_replica(tmp_path: Path) -> None:
         await asyncio.to_thread(fail_over)
         publisher.end()
         await publishing
-        rows = await reply_to(engine, XRange(stream="s", start=0, end=ID_MAX))
-        assert isinstance(rows, Entries)
+        rows = await reply_of(engine, Entries, XRange(stream="s", start=0, end=ID_MAX))
         stored = [value for _, ((_, value),) in rows.pairs()]
         await engine.close()
     assert stored == publisher.acknowledged

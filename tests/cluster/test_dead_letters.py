@@ -12,20 +12,17 @@ from engine.cluster.dead_letters import Dying
 from engine.cluster.refusals import unavailable
 from engine.cluster.routing import BackendRequest
 from engine.commands import types
-from engine.commands.weir_commands import DeadLetterEntries, DescribeGroup, EnsureGroup, UpdateGroup
+from engine.commands.weir_commands import DeadLetterEntries, EnsureGroup, UpdateGroup
 from engine.replies import (
     AutoClaimed,
     Claimed,
-    DeadLettered,
     Entries,
-    GroupInfo,
     GroupRead,
     PendingSummary,
-    StreamDetail,
 )
 from tests.cluster.engines import opened
 from tests.cluster.servers import BackendServer
-from tests.engine.asking import reply_to, turn_of
+from tests.engine.asking import reply_of, reply_to
 
 POLICY = {"dead_letter_stream": "dead", "max_deliveries": 2, "ack_timeout_ms": None}
 NEVER_MS = 1 << 50
@@ -45,22 +42,19 @@ async def engine(server: BackendServer) -> AsyncIterator[ClusterEngine]:
 
 async def read(engine: ClusterEngine, consumer: str, **options: Any) -> Sequence[int]:
     cursor = options.pop("cursor", types.Cursor.NEW)
-    found = await reply_to(
-        engine, types.XReadGroup(group="g", consumer=consumer, streams=[("s", cursor)], **options)
+    found = await reply_of(
+        engine, GroupRead, types.XReadGroup(group="g", consumer=consumer, streams=[("s", cursor)], **options)
     )
-    assert isinstance(found, GroupRead)
     return [one.id for stream in found.streams for one in stream.entries]
 
 
 async def letters(engine: ClusterEngine) -> list[dict[str, str]]:
-    found = await reply_to(engine, types.XRange(stream="dead", start=0, end=ids.ID_MAX))
-    assert isinstance(found, Entries)
+    found = await reply_of(engine, Entries, types.XRange(stream="dead", start=0, end=ids.ID_MAX))
     return [{name: value.decode() for name, value in pairs} for _, pairs in found.pairs()]
 
 
 async def pending(engine: ClusterEngine) -> int:
-    found = await reply_to(engine, types.XPending(stream="s", group="g"))
-    assert isinstance(found, PendingSummary)
+    found = await reply_of(engine, PendingSummary, types.XPending(stream="s", group="g"))
     return found.count
 
 
@@ -79,52 +73,6 @@ async def deliver(engine: ClusterEngine, way: str) -> Sequence[int]:
         )
     assert isinstance(found, Claimed | AutoClaimed)
     return [one.id for one in found.entries]
-
-
-@pytest.mark.parametrize("way", ["history", "claiming read", "claim", "autoclaim"])
-async def test_the_delivery_beyond_the_last_is_a_dead_letter(engine: ClusterEngine, way: str) -> None:
-    """The entry, where it came from and whose it was; it is no longer pending, and its reader gets none."""
-    noted: list[tuple[str, str, int, str]] = []
-    engine.events.dead_lettered = noted.extend
-    assert len(await deliver(engine, way)) == 2
-    assert await deliver(engine, way) == []
-    first = {
-        "n": "0",
-        "weir-source": "s",
-        "weir-id": "5-0",
-        "weir-group": "g",
-        "weir-consumer": "a" if way == "history" else "b",
-        "weir-deliveries": "2",
-        "weir-reason": "max_deliveries",
-    }
-    found = sorted(await letters(engine), key=lambda letter: letter["n"])
-    assert found == [first, {**first, "n": "1", "weir-id": "5-1"}]
-    assert noted == [("s", "g", ids.make(5, n), "max_deliveries") for n in range(2)]
-    assert await pending(engine) == 0
-
-
-async def test_in_a_transaction_too(engine: ClusterEngine) -> None:
-    """Its reply stands in its place."""
-    await deliver(engine, "claim")
-    claim = types.XAutoClaim(stream="s", group="g", consumer="b", min_idle_ms=0, start=0, count=10)
-    found, length = await turn_of(engine, [claim, types.XLen(stream="s")])
-    assert isinstance(found, AutoClaimed)
-    assert (found.entries, length, len(await letters(engine))) == ([], 2, 2)
-
-
-async def test_by_hand_only_what_is_pending(engine: ClusterEngine) -> None:
-    """Named twice it goes once; a group without a dead-letter stream has none of it."""
-    wanted = [ids.make(5, 1), ids.make(5, 9), ids.make(5, 1)]
-    bury = DeadLetterEntries(stream="s", group="g", ids=wanted, reason="bad")
-    assert await reply_to(engine, bury) == DeadLettered("dead", [ids.make(5, 1)], [])
-    assert [(one["weir-id"], one["weir-reason"]) for one in await letters(engine)] == [("5-1", "bad")]
-    await reply_to(engine, UpdateGroup(stream="s", group="g", policy={"dead_letter_stream": None}))
-    with pytest.raises(EngineError, match="no dead-letter stream"):
-        await reply_to(engine, bury)
-    for stream, group in (("s", "none"), ("none", "g")):
-        missing = DeadLetterEntries(stream=stream, group=group, ids=wanted, reason="bad")
-        with pytest.raises(EngineError, match="No such key"):
-            await reply_to(engine, missing)
 
 
 @pytest.mark.parametrize("failing", [1, 2])
@@ -281,33 +229,3 @@ async def test_what_is_idle_for_too_long_goes_to_a_reader_of_released_entries(en
     assert await read(engine, "b") == []
     found = await read(engine, "b", claim_min_idle_ms=NEVER_MS, block_ms=round(SOON_S * 1000))
     assert found == [ids.make(5, 0), ids.make(5, 1)]
-
-
-async def test_a_policy_is_of_its_group(engine: ClusterEngine) -> None:
-    """It is shown wherever the group is, and goes with it."""
-    info = await reply_to(engine, DescribeGroup(stream="s", group="g"))
-    assert isinstance(info, GroupInfo)
-    assert (info.dead_letter_stream, info.max_deliveries, info.ack_timeout_ms) == ("dead", 2, None)
-    detail = await reply_to(engine, types.XInfoStreamFull(stream="s"))
-    assert isinstance(detail, StreamDetail)
-    assert detail.groups[0].group.max_deliveries == 2
-    assert (
-        await reply_to(engine, EnsureGroup(stream="s", group="g", start=0, policy={"max_deliveries": 9}))
-        is False
-    )
-    for end in (types.XGroupDestroy(stream="s", group="g"), types.Delete(streams=["s"])):
-        await reply_to(engine, end)
-        await reply_to(engine, EnsureGroup(stream="s", group="g", start=0, mkstream=True))
-        info = await reply_to(engine, DescribeGroup(stream="s", group="g"))
-        assert isinstance(info, GroupInfo)
-        assert (info.dead_letter_stream, info.max_deliveries) == (None, None)
-
-
-async def test_a_group_is_not_created_on_a_missing_stream(engine: ClusterEngine) -> None:
-    """Unless that may be made; nothing of it is kept."""
-    with pytest.raises(EngineError) as refusal:
-        await reply_to(engine, EnsureGroup(stream="none", group="g", start=0, policy=POLICY))
-    assert refusal.value.code == "no_stream"
-    with pytest.raises(EngineError) as refusal:
-        await reply_to(engine, UpdateGroup(stream="s", group="none", policy=POLICY))
-    assert refusal.value.code == "no_group"

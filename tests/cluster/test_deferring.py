@@ -3,18 +3,16 @@
 import asyncio
 from typing import Final
 
-import pytest
-
 from engine.cluster import ClusterEngine
 from engine.cluster.keys import auxiliary_key
 from engine.commands import types
 from engine.commands.group_reading import CLAIM_NEVER_MS
-from engine.commands.weir_commands import DeleteGroup, EnsureGroup
+from engine.commands.weir_commands import EnsureGroup
 from engine.ids import ID_MAX, ID_MIN
-from engine.replies import AutoClaimed, GroupRead, PendingList, PendingSummary
+from engine.replies import GroupRead, PendingList
 from tests.cluster.engines import BODY, opened
 from tests.cluster.servers import Backend
-from tests.engine.asking import reply_to
+from tests.engine.asking import reply_of, reply_to
 
 S: Final = "{t}s"
 COUNT: Final = 50
@@ -53,10 +51,9 @@ def ids_of(found: object) -> list[int]:
 
 async def pending(engine: ClusterEngine) -> dict[int, int | None]:
     """When each pending entry comes back."""
-    found = await reply_to(
-        engine, types.XPendingRange(stream=S, group="g", start=ID_MIN, end=ID_MAX, count=COUNT)
+    found = await reply_of(
+        engine, PendingList, types.XPendingRange(stream=S, group="g", start=ID_MIN, end=ID_MAX, count=COUNT)
     )
-    assert isinstance(found, PendingList)
     return {row.id: row.until_ms for row in found.entries}
 
 
@@ -89,80 +86,3 @@ async def test_what_a_gateway_had_that_died_another_brings_back(backend: Backend
                 await asyncio.sleep(0.05)
         assert backend.call("EXISTS", auxiliary_key(S, "d")) == 0
         assert ids_of(await reply_to(other, reading())) == held
-
-
-async def test_nothing_takes_it_until_then(engine: ClusterEngine) -> None:
-    """No read, no claim of what is idle; it belongs to no consumer that is shown."""
-    first, second = await hold(engine, 2)
-    await reply_to(engine, giving_back(first, delay_ms=60_000))
-    claiming = types.XAutoClaim(stream=S, group="g", consumer="b", min_idle_ms=0, start=ID_MIN, count=10)
-    for _ in range(2):
-        claimed = await reply_to(engine, claiming)
-        assert isinstance(claimed, AutoClaimed)
-        assert [entry.id for entry in claimed.entries] == [second]
-    assert ids_of(await reply_to(engine, reading("c"))) == []
-    shown = await pending(engine)
-    assert (shown[first] is not None, shown[second]) == (True, None)
-    summary = await reply_to(engine, types.XPending(stream=S, group="g"))
-    assert isinstance(summary, PendingSummary)
-    assert (summary.count, [name for name, _ in summary.consumers]) == (2, ["b"])
-    consumers = await reply_to(engine, types.XInfoConsumers(stream=S, group="g"))
-    assert [one.name for one in consumers] == ["a", "b", "c"]  # type: ignore[union-attr]
-    narrowed = types.XPendingRange(stream=S, group="g", start=ID_MIN, end=ID_MAX, count=10, min_idle_ms=1)
-    await asyncio.sleep(0.01)
-    found = await reply_to(engine, narrowed)
-    assert isinstance(found, PendingList)
-    assert [row.id for row in found.entries] == [second]
-
-
-async def test_what_was_settled_meanwhile_does_not_come_back(engine: ClusterEngine) -> None:
-    """Acknowledged, given back at once and taken, or of a group that is another one by then."""
-    first, second, third = await hold(engine, 3)
-    await reply_to(engine, giving_back(first, second, delay_ms=200))
-    await reply_to(engine, types.XAck(stream=S, group="g", ids=[first]))
-    await reply_to(engine, giving_back(second, delay_ms=0))
-    assert ids_of(await reply_to(engine, reading("c"))) == [second]
-    await asyncio.sleep(0.3)
-    assert ids_of(await reply_to(engine, reading("d"))) == []
-    assert set(await pending(engine)) == {second, third}
-    await reply_to(engine, giving_back(second, delay_ms=200))
-    await reply_to(engine, DeleteGroup(stream=S, group="g", drop=True))
-    await reply_to(
-        engine, EnsureGroup(stream=S, group="g", start=types.Cursor.LATEST, mkstream=True, policy={})
-    )
-    await asyncio.sleep(0.3)
-    assert ids_of(await reply_to(engine, reading("d"))) == []
-
-
-@pytest.mark.parametrize(
-    ("mode", "count"),
-    [(types.NackMode.SILENT, 0), (types.NackMode.FAIL, 1), (types.NackMode.FATAL, (1 << 63) - 1)],
-)
-async def test_the_count_is_kept_exactly(engine: ClusterEngine, mode: types.NackMode, count: int) -> None:
-    """Numbers of scripts are not exact beyond 2^53."""
-    (entry_id,) = await hold(engine, 1)
-    await reply_to(engine, giving_back(entry_id, delay_ms=100, mode=mode))
-    every = types.XPendingRange(stream=S, group="g", start=ID_MIN, end=ID_MAX, count=1)
-    for is_deferred in (True, False):
-        async with asyncio.timeout(30):
-            while True:
-                found = await reply_to(engine, every)
-                assert isinstance(found, PendingList)
-                (row,) = found.entries
-                assert (row.consumer, row.delivery_count) == (None, count)
-                if (row.until_ms is not None) == is_deferred:
-                    break
-                await asyncio.sleep(0.02)
-
-
-async def test_it_goes_where_its_stream_goes(engine: ClusterEngine) -> None:
-    """Under another name it comes back there."""
-    (entry_id,) = await hold(engine, 1)
-    await reply_to(engine, giving_back(entry_id, delay_ms=300))
-    await reply_to(engine, types.Rename(stream=S, target="{t}t"))
-    read = types.XReadGroup(
-        group="g", consumer="b", streams=[("{t}t", types.Cursor.NEW)], claim_min_idle_ms=CLAIM_NEVER_MS
-    )
-    assert ids_of(await reply_to(engine, read)) == []
-    await asyncio.sleep(0.4)
-    assert ids_of(await reply_to(engine, read)) == [entry_id]

@@ -38,7 +38,7 @@ async def serving(
 ) -> AsyncIterator[httpx.AsyncClient]:
     async with opened(server, TIMEOUT_S, durability=durability) as engine:
         app = create_app(Settings(log_requests="none"), SystemClock())
-        app.gateway.open(engine)
+        app.life.open(engine)
         async with calling(app) as http:
             yield http
 
@@ -54,7 +54,7 @@ async def test_a_write_that_no_replica_confirms_is_refused(pair: Pair) -> None:
         assert (refusal.status_code, refusal.json()["code"]) == (503, "not_replicated")
         assert (refusal.json()["outcome"], refusal.json()["retryable"]) == ("unknown", True)
         assert "the outcome is unknown" in refusal.json()["detail"]
-        assert "a retry under the same Idempotency-Key is safe" in refusal.json()["detail"]
+        assert "a retry under the same idempotency key is safe" in refusal.json()["detail"]
         assert "retry-after" in refusal.headers
         replica.resume()
         done = await http.post(ENTRIES, json={"fields": {"a": "1"}}, headers=key)

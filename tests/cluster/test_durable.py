@@ -18,7 +18,7 @@ _PATH = "/v1/stream/orders"
 @pytest.fixture
 async def http(engine: ClusterEngine) -> AsyncIterator[httpx.AsyncClient]:
     app = create_app(bounded(log_requests="none", durable_long_poll_s=0.2), SystemClock())
-    app.gateway.open(engine)
+    app.life.open(engine)
     async with calling(app) as client:
         yield client
 

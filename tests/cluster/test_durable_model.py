@@ -5,25 +5,15 @@ import asyncio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine import EngineError
-from engine.cluster import ClusterEngine
 from engine.commands.base import Command
 from engine.commands.durable_commands import DescribeDurable
 from engine.commands.types import XRange
 from engine.ids import ID_MAX, ID_MIN
 from engine.replies import DurableInfo, Entries
 from tests import halves
-from tests.cluster.engines import opened
+from tests.cluster.engines import attempt, opened
 from tests.cluster.servers import BackendServer
-from tests.engine.asking import reply_to
 from tests.engine.test_durable_model import NAMES, Model, any_step, beginning, word_of
-
-
-async def run(engine: ClusterEngine, command: Command) -> object:
-    try:
-        return await reply_to(engine, command)
-    except EngineError as refusal:
-        return refusal
 
 
 @settings(max_examples=halves.some(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -40,14 +30,14 @@ async def _compare(server: BackendServer, steps: list[Command]) -> None:
     model = Model()
     async with opened(server) as engine:
         for step in [*beginning, *steps]:
-            assert word_of(await run(engine, step)) == model.run(step), step
+            assert word_of(await attempt(engine, step)) == model.run(step), step
         for name in NAMES:
-            found, there = await run(engine, DescribeDurable(stream=name)), model.streams.get(name)
+            found, there = await attempt(engine, DescribeDurable(stream=name)), model.streams.get(name)
             if there is None:
                 assert word_of(found) == ("stream_gone" if name in model.hidden else "None")
                 continue
             assert isinstance(found, DurableInfo)
             assert found.closed == there.closed
-            read = await run(engine, XRange(stream=name, start=ID_MIN, end=ID_MAX))
+            read = await attempt(engine, XRange(stream=name, start=ID_MIN, end=ID_MAX))
             assert isinstance(read, Entries)
             assert [value.decode() for _, ((_, value),) in read.pairs()] == there.texts

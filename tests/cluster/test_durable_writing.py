@@ -3,25 +3,23 @@
 Names of one slot of a cluster, but where that is what is tested.
 """
 
-import asyncio
 from itertools import starmap
 from typing import Any, Final
 
 import pytest
 
-from engine import EngineError, entries
+from engine import entries
 from engine.cluster import ClusterEngine
 from engine.cluster.keys import auxiliary_key
 from engine.commands import durable_commands
-from engine.commands.types import Copy, Delete, Persist, Rename, XAdd, XInfoGroups, XLen, XRange
-from engine.commands.weir_commands import EnsureGroup, MeasureStreams, StreamInfos
+from engine.commands.types import Persist, XAdd, XLen, XRange
+from engine.commands.weir_commands import MeasureStreams, StreamInfos
 from engine.ids import ID_MAX, ID_MIN
 from engine.replies import BatchesAppended, DurableAppended, DurableInfo, Entries
-from tests.cluster.engines import opened, refused
+from tests.cluster.engines import refused
 from tests.cluster.servers import Backend, BackendServer
 from tests.cluster.test_repeating import opened as opened_losing
-from tests.engine.asking import reply_to
-from tests.waiting import PATIENCE_S
+from tests.engine.asking import reply_of, reply_to
 
 S: Final = "{t}s"
 F: Final = "{t}f"
@@ -52,8 +50,7 @@ def appending(
 
 
 async def texts_of(engine: ClusterEngine, stream: str) -> list[str]:
-    found = await reply_to(engine, XRange(stream=stream, start=ID_MIN, end=ID_MAX))
-    assert isinstance(found, Entries)
+    found = await reply_of(engine, Entries, XRange(stream=stream, start=ID_MIN, end=ID_MAX))
     return [fields[0][1].decode() for _, fields in found.pairs()]
 
 
@@ -71,8 +68,7 @@ async def test_an_append_whose_reply_was_lost_is_done_once(
     async with opened_losing(server) as (engine, link):
         await reply_to(engine, creating(bodies=[body("a")]))
         link.losing = 1
-        found = await reply_to(engine, command)
-        assert isinstance(found, DurableAppended)
+        found = await reply_of(engine, DurableAppended, command)
         assert (found.duplicate, found.closed, link.lost) == (False, command.closes, 1)
         assert await texts_of(engine, S) == ["a", "b"]
         assert engine.figures().appended == 1
@@ -93,15 +89,13 @@ async def test_batches_of_many_producers_have_a_reply_each(engine: ClusterEngine
             [("p", 1, 0), ("q", 0, 0), ("p", 1, 0), ("p", 0, 1), ("p", 1, 2), ("p", 1, 1)],
         )
     )
-    found = await reply_to(engine, command)
-    assert isinstance(found, BatchesAppended)
+    found = await reply_of(engine, BatchesAppended, command)
     seen = [one and (one.seq, one.duplicate) for one in found.replies]
     assert seen == [(0, False), (0, False), (0, True), None, None, (1, False)]
     assert await texts_of(engine, S) == ["0", "1", "2", "7", "8"]
     assert engine.figures().appended == 5
     await reply_to(engine, appending(closes=True))
-    closed = await reply_to(engine, command)
-    assert isinstance(closed, BatchesAppended)
+    closed = await reply_of(engine, BatchesAppended, command)
     seen = [one and (one.seq, one.duplicate) for one in closed.replies]
     assert seen == [(1, True), (0, True), (1, True), None, None, (1, True)]
     assert all(one.closed for one in closed.replies if one is not None)
@@ -115,25 +109,10 @@ async def test_batches_whose_replies_were_lost_are_stored_once(server: BackendSe
         command = appending_batches(
             *[durable_commands.ProducerBatch(f"p{number}", 0, 0) for number in range(4)]
         )
-        found = await reply_to(engine, command)
-        assert isinstance(found, BatchesAppended)
+        found = await reply_of(engine, BatchesAppended, command)
         assert [one and (one.seq, one.duplicate) for one in found.replies] == [(0, False)] * 4
         assert link.lost
         assert await texts_of(engine, S) == [f"{number}" for number in range(6)]
-
-
-async def test_other_gateways_know_what_a_producer_wrote(backend: Backend, engine: ClusterEngine) -> None:
-    """A batch that comes again through another one is not stored again."""
-    await reply_to(engine, creating())
-    await reply_to(engine, appending("a", seq=0))
-    async with opened(backend) as other:
-        again = await reply_to(other, appending("a", seq=0))
-        assert isinstance(again, DurableAppended)
-        assert (again.duplicate, again.seq) == (True, 0)
-        assert (await refused(other, appending("c", seq=2))).code == "producer_gap"
-        await reply_to(other, appending("b", seq=1, closes=True))
-    assert await texts_of(engine, S) == ["a", "b"]
-    assert (await refused(engine, appending("c", seq=2))).code == "stream_closed"
 
 
 async def test_of_too_many_producers_those_that_wrote_longest_ago_go(
@@ -177,24 +156,6 @@ async def test_a_fork_needs_the_slot_of_its_source(backend: Backend, engine: Clu
     assert await texts_of(engine, "b") == ["x"]
 
 
-async def test_a_fork_has_the_entries_alone(engine: ClusterEngine) -> None:
-    """No group, no producer, no end, and the source's of all IDs go on from there."""
-    await reply_to(engine, creating(bodies=[body("a")]))
-    await reply_to(engine, appending("b", seq=0, writer_seq=b"9"))
-    await reply_to(engine, EnsureGroup(stream=S, group="g", start=0, mkstream=False, policy={}))
-    middle = await info_of(engine, S)
-    assert middle is not None
-    await reply_to(engine, appending("c", seq=1, closes=True))
-    await reply_to(engine, forking())
-    await reply_to(engine, forking("{t}early", upto=middle.last_id))
-    assert await texts_of(engine, F) == ["a", "b", "c"]
-    for name, texts in ((F, ["a", "b", "c", "d"]), ("{t}early", ["a", "b", "d"])):
-        assert await reply_to(engine, XInfoGroups(stream=name)) == []
-        await reply_to(engine, appending("d", stream=name, seq=0, writer_seq=b"1"))
-        assert await texts_of(engine, name) == texts
-    assert await texts_of(engine, S) == ["a", "b", "c"]
-
-
 async def test_a_fork_in_the_midst_has_ten_thousand_entries_at_most(engine: ClusterEngine) -> None:
     """One at the end is the server's own copy."""
     await reply_to(engine, creating(bodies=[body("a")] * 5_001))
@@ -208,77 +169,6 @@ async def test_a_fork_in_the_midst_has_ten_thousand_entries_at_most(engine: Clus
     assert await reply_to(engine, XLen(stream=F)) == 10_000
     await reply_to(engine, forking("{t}whole"))
     assert await reply_to(engine, XLen(stream="{t}whole")) == 10_002
-
-
-async def test_forks_follow_their_source_to_another_name(engine: ClusterEngine) -> None:
-    """And a copy of either is a stream of its own."""
-    await reply_to(engine, creating(bodies=[body("a")]))
-    await reply_to(engine, forking())
-    await reply_to(engine, Copy(stream=S, target="{t}copy", replace=False))
-    await reply_to(engine, Copy(stream=F, target="{t}copy2", replace=False))
-    await reply_to(engine, Rename(stream=S, target="{t}t"))
-    await reply_to(engine, Rename(stream=F, target="{t}g"))
-    await reply_to(engine, Delete(streams=["{t}t"]))
-    assert await info_of(engine, S) is None
-    assert (await refused(engine, durable_commands.DescribeDurable(stream="{t}t"))).code == "stream_gone"
-    await reply_to(engine, Delete(streams=["{t}copy"]))
-    await reply_to(engine, Delete(streams=["{t}copy2"]))
-    assert await info_of(engine, "{t}copy") is None
-    assert (await refused(engine, durable_commands.DescribeDurable(stream="{t}t"))).code == "stream_gone"
-    await reply_to(engine, Delete(streams=["{t}g"]))
-    assert await info_of(engine, "{t}t") is None
-
-
-@pytest.mark.parametrize("by", ["rename", "copy"])
-async def test_another_stream_takes_the_name_of_one_that_has_forks(engine: ClusterEngine, by: str) -> None:
-    """Its own source is free then, its forks are forks of none, and the name goes with its new stream."""
-    other = "{t}x"
-    await reply_to(engine, creating(bodies=[body("a")]))
-    await reply_to(engine, forking())
-    await reply_to(engine, forking("{t}g", F))
-    await reply_to(engine, Delete(streams=[S]))
-    await reply_to(engine, creating(other))
-    await reply_to(engine, forking("{t}y", other))
-    takes = Rename(stream=other, target=F) if by == "rename" else Copy(stream=other, target=F, replace=True)
-    assert await reply_to(engine, takes)
-    assert await info_of(engine, S) is None
-    assert await texts_of(engine, "{t}g") == ["a"]
-    for name in (other, "{t}y", F):
-        await reply_to(engine, Delete(streams=[name]))
-    assert [await info_of(engine, name) for name in (S, F, other)] == [None] * 3
-
-
-async def test_forks_that_expire_let_their_source_go(engine: ClusterEngine) -> None:
-    """Over several levels, once a gateway comes to look."""
-    await reply_to(engine, creating(bodies=[body("a")]))
-    await reply_to(engine, forking())
-    await reply_to(engine, forking("{t}g", F, ttl_ms=200))
-    await reply_to(engine, Delete(streams=[S]))
-    await reply_to(engine, Delete(streams=[F]))
-    for name in (S, F):
-        assert (await refused(engine, durable_commands.DescribeDurable(stream=name))).code == "stream_gone"
-        assert (await refused(engine, creating(name))).code == "stream_exists"
-    async with asyncio.timeout(PATIENCE_S):
-        while isinstance(await _look_at(engine, S), EngineError):  # noqa: ASYNC110 - the other side is a process
-            await asyncio.sleep(0.05)
-    assert await info_of(engine, F) is None
-    await reply_to(engine, creating(S))
-
-
-async def _look_at(engine: ClusterEngine, stream: str) -> DurableInfo | EngineError | None:
-    try:
-        return await info_of(engine, stream)
-    except EngineError as refusal:
-        return refusal
-
-
-async def test_a_source_that_expires_is_removed_with_forks(engine: ClusterEngine) -> None:
-    """Its name is taken at once."""
-    await reply_to(engine, creating(bodies=[body("a")], ttl_ms=200))
-    await reply_to(engine, forking(ttl_ms=60_000))
-    await asyncio.sleep(0.3)
-    assert (await refused(engine, durable_commands.DescribeDurable(stream=S))).code == "stream_gone"
-    assert await texts_of(engine, F) == ["a"]
 
 
 async def test_a_stream_lives_on_for_its_time_after_each_use(backend: Backend, engine: ClusterEngine) -> None:
@@ -320,14 +210,3 @@ async def test_a_stream_that_is_made_anew_has_nothing_of_the_old_one(
     assert found is not None
     assert (found.media, found.closed) == (None, False)
     assert (await refused(engine, appending("b"))).code == "not_durable"
-
-
-async def test_entries_of_others_have_to_be_data(engine: ClusterEngine) -> None:
-    """JSON where the stream is JSON; with what belongs to a trace too."""
-    await reply_to(engine, creating(media="application/json"))
-    fits = entries.with_meta(body('{"a":1}'), {"traceparent": "00-1-1-00"})
-    await reply_to(engine, XAdd(stream=S, bodies=[fits]))
-    more = entries.body([("data", "1"), ("n", "1")])
-    for other in (body("{"), body("NaN"), entries.body([("n", "1")]), more):
-        assert (await refused(engine, XAdd(stream=S, bodies=[fits, other]))).code == "invalid"
-    assert await reply_to(engine, XLen(stream=S)) == 1

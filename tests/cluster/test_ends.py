@@ -6,7 +6,7 @@ As `tests.app.test_ends` has it for an engine of the gateway's own, but for the 
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import httpx
 import pytest
@@ -36,18 +36,6 @@ WAYS: Final[dict[str, tuple[str, str, str, list[str]]]] = {
 }
 
 
-class Follower(Protocol):
-    """A client at one of the doors."""
-
-    def news(self) -> list[str]:
-        """What has come: IDs of entries, and gaps as `reason: requested to next`."""
-        ...
-
-    async def leave(self) -> None:
-        """Ask for nothing more."""
-        ...
-
-
 def _gap(gap: Any) -> str:
     return f"{gap.get('reason')}: {gap['requested']} to {gap.get('next')}"
 
@@ -71,9 +59,11 @@ class LongPoll:
                 self._after = page["next"]
 
     def news(self) -> list[str]:
+        """What has come: IDs of entries, and gaps as `reason: requested to next`."""
         return list(self._seen)
 
     async def leave(self) -> None:
+        """Ask for nothing more."""
         self._asking.cancel()
         await asyncio.wait([self._asking])
 
@@ -92,6 +82,10 @@ class Events:
         await self._reader.leave()
 
 
+# A client at one of the doors.
+Follower = LongPoll | Events
+
+
 def followers(app: App, after: str) -> list[Follower]:
     several = Events(app, after, "/v1/tail", f"&stream={S}&stream={{t}}none")
     return [LongPoll(app, after), Events(app, after), several]
@@ -102,7 +96,7 @@ async def app(backend: Backend) -> AsyncIterator[App]:
     """A gateway with a stream of 1-0 and 2-0, and another one."""
     async with opened(backend) as engine:
         app = create_app(SETTINGS, SystemClock())
-        app.gateway.open(engine)
+        app.life.open(engine)
         await tell(app, f"XADD {S} 1-0 n 1", f"XADD {S} 2-0 n 2", f"XADD {OTHER} 0-7 n 7")
         yield app
         app.gateway.tenant("").feeds.close()

@@ -11,7 +11,6 @@ import pytest
 
 from engine import EngineError, EngineProtocol, ids
 from engine.cluster import ClusterEngine, words
-from engine.cluster.replies import RELEASED
 from engine.cluster.wakeups import EVENTS
 from engine.commands import types, weir_commands
 from engine.commands.base import Command
@@ -27,9 +26,6 @@ from engine.replies import (
     Measured,
     MetadataPage,
     NamedValues,
-    Outcomes,
-    PendingList,
-    PendingSummary,
     Presence,
     Reply,
     StreamDetail,
@@ -38,7 +34,7 @@ from engine.replies import (
 )
 from tests.cluster.engines import BODY, TIMEOUT_S, AdjustedClock, opened, refused
 from tests.cluster.servers import Backend, BackendServer
-from tests.engine.asking import begin_read, reply_to, submit, submit_each, turn_of
+from tests.engine.asking import begin_read, reply_of, reply_to, submit, submit_each, turn_of
 from tests.waiting import until_async
 
 
@@ -68,22 +64,19 @@ async def test_it_is_an_engine(backend: Backend, engine: ClusterEngine) -> None:
 
 async def test_other_programs_see_the_streams(backend: Backend, engine: ClusterEngine) -> None:
     """Under the same name, with the fields as fields; and what they add is seen here."""
-    added = await reply_to(engine, types.XAdd(stream="s", bodies=[BODY, BODY]))
-    assert isinstance(added, Added)
+    added = await reply_of(engine, Added, types.XAdd(stream="s", bodies=[BODY, BODY]))
     rows = backend.call("XRANGE", "s", "-", "+")
     assert [row[1] for row in rows] == [[b"a", b"1"], [b"a", b"1"]]
     assert [ids.parse_canonical(row[0]) for row in rows] == list(added.ids)
     backend.call("XADD", "s", "*", "b", b"\xff")
-    found = await reply_to(engine, types.XRange(stream="s", start=added.ids[-1] + 1, end=ids.ID_MAX))
-    assert isinstance(found, Entries)
+    found = await reply_of(engine, Entries, types.XRange(stream="s", start=added.ids[-1] + 1, end=ids.ID_MAX))
     assert next(iter(found.pairs()))[1] == [("b", b"\xff")]
 
 
 async def test_one_entry_is_given_however_little_may_be(engine: ClusterEngine) -> None:
     """Else a reader could not go on."""
     await reply_to(engine, types.XAdd(stream="s", bodies=[BODY, BODY]))
-    found = await reply_to(engine, types.XRange(stream="s", start=0, end=ids.ID_MAX, bytes_max=1))
-    assert isinstance(found, Entries)
+    found = await reply_of(engine, Entries, types.XRange(stream="s", start=0, end=ids.ID_MAX, bytes_max=1))
     assert (found.count, found.more) == (1, True)
 
 
@@ -91,10 +84,8 @@ async def test_a_stream_takes_the_memory_that_the_server_says(
     backend: Backend, engine: ClusterEngine
 ) -> None:
     await reply_to(engine, types.XAdd(stream="s", bodies=[BODY] * 1_000))
-    shown = await reply_to(engine, types.XInfoStream(stream="s"))
-    whole = await reply_to(engine, types.XInfoStreamFull(stream="s"))
-    assert isinstance(shown, StreamInfo)
-    assert isinstance(whole, StreamDetail)
+    shown = await reply_of(engine, StreamInfo, types.XInfoStream(stream="s"))
+    whole = await reply_of(engine, StreamDetail, types.XInfoStreamFull(stream="s"))
     assert shown.memory_bytes == whole.stream.memory_bytes == backend.call("MEMORY", "USAGE", "s") > 0
 
 
@@ -160,62 +151,6 @@ async def test_a_read_that_waits_is_ended_without_entries(engine: ClusterEngine)
         await drained
 
 
-async def test_what_is_given_back_is_next(engine: ClusterEngine) -> None:
-    """Released entries have no owner, one delivery less, and go to the consumer that claims them."""
-    await reply_to(engine, weir_commands.EnsureGroup(stream="s", group="g", start=0, mkstream=True))
-    added = await reply_to(engine, types.XAdd(stream="s", bodies=[BODY]))
-    assert isinstance(added, Added)
-    await reply_to(engine, reading())
-    assert (
-        await reply_to(engine, weir_commands.GiveBack(stream="s", group="g", consumer="other", ids=added.ids))
-        == 0
-    )
-    assert (
-        await reply_to(engine, weir_commands.GiveBack(stream="s", group="g", consumer="c", ids=added.ids))
-        == 1
-    )
-    pending = await reply_to(
-        engine, types.XPendingRange(stream="s", group="g", start=0, end=ids.ID_MAX, count=9)
-    )
-    assert isinstance(pending, PendingList)
-    assert [(one.consumer, one.idle_ms, one.delivery_count) for one in pending.entries] == [(None, -1, 0)]
-    summary = await reply_to(engine, types.XPending(stream="s", group="g"))
-    assert isinstance(summary, PendingSummary)
-    assert (summary.count, summary.consumers) == (1, [])
-    consumers = await reply_to(engine, types.XInfoConsumers(stream="s", group="g"))
-    assert isinstance(consumers, list)
-    assert [one.name for one in consumers] == ["c"]
-    claiming = types.XReadGroup(
-        group="g", consumer="d", streams=[("s", types.Cursor.NEW)], claim_min_idle_ms=60_000
-    )
-    taken = await reply_to(engine, claiming)
-    assert isinstance(taken, GroupRead)
-    assert [(one.id, one.deliveries) for one in taken.streams[0].entries] == [(added.ids[0], 0)]
-    assert RELEASED not in str(
-        await reply_to(engine, types.XPendingRange(stream="s", group="g", start=0, end=9, count=9))
-    )
-
-
-async def test_a_consumer_hands_its_entries_over(engine: ClusterEngine) -> None:
-    await reply_to(engine, weir_commands.EnsureGroup(stream="s", group="g", start=0, mkstream=True))
-    await reply_to(engine, types.XAdd(stream="s", bodies=[BODY, BODY]))
-    await reply_to(engine, reading())
-    removal = weir_commands.DeleteConsumer(stream="s", group="g", consumer="c")
-    assert (await refused(engine, removal)).code == "consumer_has_pending"
-    assert (
-        await refused(engine, weir_commands.DeleteConsumer(stream="s", group="g", consumer="x"))
-    ).code == "no_consumer"
-    assert (
-        await reply_to(
-            engine, weir_commands.DeleteConsumer(stream="s", group="g", consumer="c", transfer_to="d")
-        )
-        == 2
-    )
-    again = await reply_to(engine, reading(consumer="d", cursor=0))
-    assert isinstance(again, GroupRead)
-    assert len(again.streams[0].entries) == 2
-
-
 async def test_groups_are_found_on_each_stream(engine: ClusterEngine) -> None:
     await reply_to(engine, weir_commands.EnsureGroup(stream="s", group="g", start=0, mkstream=True))
     await reply_to(engine, types.XAdd(stream="t", bodies=[BODY]))
@@ -260,28 +195,6 @@ async def test_what_no_server_is_sent_is_refused_by_its_name(
         assert refusal.code == "not_supported_by_backend"
         assert name in refusal.redis
         assert type(command).__name__ not in refusal.redis
-
-
-async def test_extending_takes_nothing_from_others(engine: ClusterEngine) -> None:
-    added = await reply_to(engine, types.XAdd(stream="s", bodies=[BODY, BODY]))
-    assert isinstance(added, Added)
-    first, second = added.ids
-    await reply_to(engine, weir_commands.EnsureGroup(stream="s", group="g", start=0))
-    for consumer in "ab":
-        await reply_to(engine, msgspec.structs.replace(reading(consumer=consumer), count=1))
-    command = weir_commands.Extend(
-        stream="s", group="g", consumer="a", ids=[first, second, second + 1, first]
-    )
-    held = await reply_to(engine, command)
-    assert held == Outcomes([first], [second])
-    pending = await reply_to(
-        engine, types.XPendingRange(stream="s", group="g", start=0, end=ids.ID_MAX, count=9)
-    )
-    assert isinstance(pending, PendingList)
-    rows = [(row.id, row.consumer, row.delivery_count) for row in pending.entries]
-    assert rows == [(first, "a", 1), (second, "b", 1)]
-    command = weir_commands.Extend(stream="s", group="none", consumer="a", ids=[first])
-    assert (await refused(engine, command)).code == "no_group"
 
 
 async def test_callbacks_get_replies_in_order(engine: ClusterEngine) -> None:
@@ -340,8 +253,7 @@ async def test_entries_are_counted_once_however_they_are_stored(engine: ClusterE
         engine,
         weir_commands.EnsureGroup(stream="s", group="g", start=0, policy={"dead_letter_stream": "dead"}),
     )
-    read = await reply_to(engine, reading())
-    assert isinstance(read, GroupRead)
+    read = await reply_of(engine, GroupRead, reading())
     before, dead = engine.figures().appended, [entry.id for entry in read.streams[0].entries]
     await reply_to(engine, weir_commands.DeadLetterEntries(stream="s", group="g", ids=dead, reason="r"))
     assert engine.figures().appended - before == len(dead) > 0
@@ -353,8 +265,9 @@ async def test_scripts_are_sent_again_to_a_server_that_forgot_them(
     for _ in range(2):
         assert isinstance(await reply_to(engine, types.XAdd(stream="s", bodies=[BODY])), Added)
         assert isinstance(await reply_to(engine, weir_commands.DescribeEdges(stream="s")), Edges)
-        archived = await reply_to(engine, weir_commands.DescribeArchived(stream="s", low=0, high=ids.ID_MAX))
-        assert isinstance(archived, Archived)
+        archived = await reply_of(
+            engine, Archived, weir_commands.DescribeArchived(stream="s", low=0, high=ids.ID_MAX)
+        )
         assert (archived.archived_up_to, archived.deleted) == (0, ())
         assert isinstance(await reply_to(engine, types.XRead(streams=[("s", 0)])), StreamsRead)
         backend.call("SCRIPT", "FLUSH")
@@ -399,14 +312,12 @@ async def test_a_stream_takes_what_is_kept_beside_it_to_its_new_name(
     generations = [await generation(engine, name) for name in ("{s}1", "{s}2")]
     assert await reply_to(engine, command(stream="{s}1", target="{s}2", replace=False)) is False
     assert await reply_to(engine, command(stream="{s}1", target="{s}2", replace=True)) is True
-    info = await reply_to(engine, weir_commands.DescribeGroup(stream="{s}2", group="g"))
-    assert isinstance(info, GroupInfo)
+    info = await reply_of(engine, GroupInfo, weir_commands.DescribeGroup(stream="{s}2", group="g"))
     assert (info.max_deliveries, info.ack_timeout_ms) == (3, None)
     again = await reply_to(engine, types.XAdd(stream="{s}2", bodies=[BODY], idempotency=key))
     assert again == Added([3], duplicate=True)
     assert await generation(engine, "{s}2") not in generations
-    first = await reply_to(engine, types.XAdd(stream="{s}1", bodies=[BODY], idempotency=key))
-    assert isinstance(first, Added)
+    first = await reply_of(engine, Added, types.XAdd(stream="{s}1", bodies=[BODY], idempotency=key))
     assert first.duplicate is (command is types.Copy)
     missing = command(stream="{s}9", target="{s}2")
     if command is types.Copy:
@@ -416,8 +327,7 @@ async def test_a_stream_takes_what_is_kept_beside_it_to_its_new_name(
 
 
 async def generation(engine: ClusterEngine, stream: str) -> str:
-    found = await reply_to(engine, weir_commands.DescribeEdges(stream=stream))
-    assert isinstance(found, Edges)
+    found = await reply_of(engine, Edges, weir_commands.DescribeEdges(stream=stream))
     return found.generation
 
 
@@ -493,15 +403,14 @@ async def test_several_streams_are_asked_for_at_once(engine: ClusterEngine) -> N
     for stream in ("a", "b"):
         await reply_to(engine, types.XAdd(stream=stream, bodies=[BODY], ids=[1 << 64]))
     await reply_to(engine, weir_commands.EnsureGroup(stream="a", group="g", start=0))
-    read = await reply_to(engine, types.XRead(streams=[("a", 0), ("b", 0), ("none", 0)]))
-    assert isinstance(read, StreamsRead)
+    read = await reply_of(engine, StreamsRead, types.XRead(streams=[("a", 0), ("b", 0), ("none", 0)]))
     assert [one.stream for one in read.streams] == ["a", "b"]
-    measured = await reply_to(engine, weir_commands.MeasureStreams(streams=["b", "none", "a"], groups_max=1))
-    assert isinstance(measured, Measured)
+    measured = await reply_of(
+        engine, Measured, weir_commands.MeasureStreams(streams=["b", "none", "a"], groups_max=1)
+    )
     assert [(one.name, one.length, len(one.groups)) for one in measured.streams] == [("b", 1, 0), ("a", 1, 1)]
     assert all(one.bytes > 0 for one in measured.streams)
-    none = await reply_to(engine, weir_commands.MeasureStreams(streams=["a"], groups_max=0))
-    assert isinstance(none, Measured)
+    none = await reply_of(engine, Measured, weir_commands.MeasureStreams(streams=["a"], groups_max=0))
     assert [(one.groups, one.groups_left_out) for one in none.streams] == [([], 1)]
     assert await reply_to(engine, types.DbSize()) == 2
     assert await reply_to(engine, types.ConfigGet()) == NamedValues([])

@@ -159,8 +159,8 @@ async def test_a_token_that_cannot_be_read_hides_no_revocation(server: BackendSe
         apps = [create_app(settings, SystemClock()) for _ in range(2)]
         for app in apps:
             others = OtherGateways(engine.gateways, app.gateway.access.tickets)
-            app.gateway.share(others)
-            app.gateway.open(engine)
+            app.life.share(others)
+            app.life.open(engine)
         await until_async(lambda: all(app.gateway.phase is Phase.READY for app in apps))
         first, other = (calling(app) for app in apps)
         async with first, other:
@@ -188,7 +188,7 @@ async def test_tokens_are_read_once_the_server_answers_again(own_server: Backend
         app = create_app(settings, SystemClock())
         own_server.pause()
         with capture_logs() as lines:
-            app.gateway.open(engine)
+            app.life.open(engine)
             await until_async(lambda: len(lines) == 1)
             await asyncio.sleep(1.5)
             own_server.resume()

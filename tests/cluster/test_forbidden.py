@@ -19,7 +19,7 @@ from engine.replies import Listing, StreamPage
 from tests.app.conftest import calling
 from tests.cluster.clusters import BACKENDS, BackendCluster, opened_backend
 from tests.cluster.servers import Backend, BackendServer
-from tests.engine.asking import reply_to
+from tests.engine.asking import reply_of, reply_to
 
 USER: Final = ServerAccess(user="weir", password="secret")
 RIGHTS: Final = ("on", ">secret", "~open*", "~weir/*", "&*", "+@all", "-xtrim")
@@ -64,7 +64,7 @@ async def opened(backend: Backend) -> AsyncIterator[tuple[ClusterEngine, httpx.A
     await engine.start()
     try:
         app = create_app(Settings(log_requests="none", metrics_streams=("*",)), SystemClock())
-        app.gateway.open(engine)
+        app.life.open(engine)
         async with calling(app) as http:
             yield engine, http
     finally:
@@ -80,10 +80,8 @@ async def test_listings_leave_out_what_may_not_be_read(restricted: Backend) -> N
             found: list[str] = []
             after = None
             while True:
-                page = await reply_to(engine, ListStreams(after=after, limit=limit))
-                infos = await reply_to(engine, StreamInfos(after=after, limit=limit))
-                assert isinstance(page, Listing)
-                assert isinstance(infos, StreamPage)
+                page = await reply_of(engine, Listing, ListStreams(after=after, limit=limit))
+                infos = await reply_of(engine, StreamPage, StreamInfos(after=after, limit=limit))
                 assert ([name for name, _ in infos.streams], infos.next) == (page.names, page.next)
                 found += page.names
                 if (after := page.next) is None:

@@ -65,7 +65,7 @@ def full(backend: Backend) -> Iterator[None]:
 @pytest.fixture
 async def http(engine: ClusterEngine) -> AsyncIterator[httpx.AsyncClient]:
     app = create_app(Settings(log_requests="none"), SystemClock())
-    app.gateway.open(engine)
+    app.life.open(engine)
     async with calling(app) as client:
         yield client
 

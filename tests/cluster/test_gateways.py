@@ -12,12 +12,10 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 from tests.cluster.clusters import BACKENDS, opened_backend
-from tests.fronts.processes import call
+from tests.fronts.processes import ADMIN, ROOT, call, make_token
 from tests.server import Server
 from tests.waiting import until
 
-ROOT = "a-root-token-of-enough-characters"
-ADMIN = {"authorization": f"Bearer {ROOT}"}
 ENTRIES = "/v1/streams/jobs/entries"
 GROUP = "/v1/streams/jobs/groups/g"
 
@@ -42,14 +40,6 @@ def pair(running: Pair) -> Pair:
     call(running[0], "DELETE", "/v1/streams/jobs", headers=ADMIN)
     assert call(running[0], "PUT", GROUP, {"start": "0", "mkstream": True}, ADMIN)[0] == 201
     return running
-
-
-def make_token(server: Server) -> tuple[str, dict[str, str]]:
-    """A token's ID, and the header to use it with."""
-    body = {"grants": [{"actions": ["read", "write", "manage"], "streams": "*"}]}
-    status, made = call(server, "POST", "/v1/admin/tokens", body, ADMIN)
-    assert status == 201, made
-    return made["id"], {"authorization": f"Bearer {made['token']}"}
 
 
 def status_of(server: Server, headers: dict[str, str]) -> int:

@@ -17,7 +17,7 @@ from engine.keyspace import Keyspace
 from engine.replies import GroupInfo, GroupRead, StreamsRead
 from tests.cluster.engines import BODY, refused
 from tests.cluster.servers import Backend
-from tests.engine.asking import reply_to
+from tests.engine.asking import reply_of, reply_to
 
 
 async def test_a_group_reads_several_streams_at_once(engine: ClusterEngine) -> None:
@@ -26,15 +26,13 @@ async def test_a_group_reads_several_streams_at_once(engine: ClusterEngine) -> N
         await reply_to(engine, EnsureGroup(stream=stream, group="g", start=0, mkstream=True))
     await reply_to(engine, XAdd(stream="b", bodies=[BODY], ids=[1 << 64]))
     streams: list[tuple[str, int | Cursor]] = [("a", Cursor.NEW), ("b", Cursor.NEW)]
-    read = await reply_to(engine, XReadGroup(group="g", consumer="c", streams=streams))
-    assert isinstance(read, GroupRead)
+    read = await reply_of(engine, GroupRead, XReadGroup(group="g", consumer="c", streams=streams))
     assert [(one.stream, len(one.entries)) for one in read.streams] == [("b", 1)]
     await reply_to(engine, XAdd(stream="c", bodies=[BODY]))
     both = XReadGroup(group="g", consumer="d", streams=[*streams, ("c", Cursor.NEW)])
     await reply_to(engine, XAdd(stream="b", bodies=[BODY]))
     assert (await refused(engine, both)).code == "no_group"
-    info = await reply_to(engine, DescribeGroup(stream="b", group="g"))
-    assert isinstance(info, GroupInfo)
+    info = await reply_of(engine, GroupInfo, DescribeGroup(stream="b", group="g"))
     assert (info.pending, info.consumers) == (1, 1)
 
 
@@ -103,7 +101,7 @@ class Interrupted:
     def durability(self) -> str:
         return self.engine.durability
 
-    async def scan(self, pattern: str) -> Sequence[bytes]:
+    async def scan(self, pattern: str, kind: str = "stream") -> Sequence[bytes]:
         return await self.engine.scan(pattern)
 
     async def is_allowed_all(self) -> bool:
@@ -154,8 +152,7 @@ async def test_what_was_read_beside_a_refusal_is_given_back(
     between = Interrupted(engine, lambda: backend.call("XGROUP", "DESTROY", "b", "g"))
     assert (await interrupted(between, of_all("a", "b", noack=noack))).code == "no_group"
     claiming = XReadGroup(group="g", consumer="d", streams=[("a", Cursor.NEW)], claim_min_idle_ms=60_000)
-    again = await reply_to(engine, claiming)
-    assert isinstance(again, GroupRead)
+    again = await reply_of(engine, GroupRead, claiming)
     # What needs no acknowledgement was never pending.
     found = [entry.delivery_count for one in again.streams for entry in one.entries]
     assert found == ([] if noack else [1, 1])

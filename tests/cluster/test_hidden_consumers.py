@@ -1,23 +1,16 @@
 """Consumers of Weir's own over a backend, for what was given back: no door shows or counts them."""
 
-from typing import Any
-
 import httpx
 import pytest
 
 from app.main import create_app
 from app.settings import Settings
 from engine import SystemClock
-from tests.app.conftest import calling, store
+from tests.app.conftest import call, calling, store
 from tests.cluster.engines import opened
 from tests.cluster.servers import Backend
 
 G = "/v1/streams/s/groups/g"
-
-
-async def command(http: httpx.AsyncClient, *words: str) -> Any:
-    answer = (await http.post("/v1/commands", json=words)).json()
-    return answer.get("result", answer.get("error"))
 
 
 async def give_back(http: httpx.AsyncClient, entry: str, **more: object) -> None:
@@ -30,7 +23,7 @@ async def test_no_door_shows_or_counts_them(backend: Backend, is_emptied: bool) 
     """While they hold something, and when it has been taken from them."""
     async with opened(backend) as engine:
         app = create_app(Settings(log_requests="none"), SystemClock())
-        app.gateway.open(engine)
+        app.life.open(engine)
         async with calling(app) as http:
             await store(http, "s", 3)
             await http.put(G, json={"start": "0"})
@@ -50,13 +43,13 @@ async def test_no_door_shows_or_counts_them(backend: Backend, is_emptied: bool) 
             full = await http.get("/v1/streams/s?full=true")
             for text in (full.text, (await http.get(f"{G}/pending")).text, (await http.get("/metrics")).text):
                 assert "weir:" not in text
-            (row,) = await command(http, "XINFO", "GROUPS", "s")
+            (row,) = await call(http, "XINFO", "GROUPS", "s")
             assert dict(zip(row[::2], row[1::2], strict=True))["consumers"] == 1
-            rows = await command(http, "XINFO", "CONSUMERS", "s", "g")
+            rows = await call(http, "XINFO", "CONSUMERS", "s", "g")
             assert [row[1] for row in rows] == ["anna"]
             for words in (
                 ("XINFO", "STREAM", "s", "FULL"),
                 ("XPENDING", "s", "g"),
                 ("XPENDING", "s", "g", "-", "+", "9"),
             ):
-                assert "weir:" not in str(await command(http, *words))
+                assert "weir:" not in str(await call(http, *words))

@@ -18,7 +18,7 @@ from engine.replies import Added, Gap, StreamEntries, StreamsRead
 from tests.app.following import look, wait_for
 from tests.cluster.engines import TIMEOUT_S, refused
 from tests.cluster.servers import Backend
-from tests.engine.asking import reply_to
+from tests.engine.asking import reply_of, reply_to
 from tests.waiting import until_async
 
 BODY = entries.body([("a", "1")])
@@ -40,14 +40,12 @@ class Failover:
 
 async def add(engine: ClusterEngine, *new_ids: int) -> Sequence[int]:
     command = XAdd(stream="s", bodies=[BODY] * max(1, len(new_ids)), ids=list(new_ids))
-    found = await reply_to(engine, command)
-    assert isinstance(found, Added)
+    found = await reply_of(engine, Added, command)
     return list(found.ids)
 
 
 async def read(engine: ClusterEngine, after: int, **options: Any) -> StreamEntries | None:
-    found = await reply_to(engine, XRead(streams=[("s", after)], **options))
-    assert isinstance(found, StreamsRead)
+    found = await reply_of(engine, StreamsRead, XRead(streams=[("s", after)], **options))
     return found.streams[0] if found.streams else None
 
 
@@ -265,7 +263,7 @@ async def test_clients_see_why(backend: Backend, engine: ClusterEngine) -> None:
     failover.take_over()
     (new,) = await add(engine)
     app = create_app(Settings(log_requests="none"), SystemClock())
-    app.gateway.open(engine)
+    app.life.open(engine)
     place = f"/v1/streams/s/entries?after={ids.format(lost)}"
     expected = {"requested": ids.format(lost), "first_available": ids.format(new), "lost": None}
     async with httpx.AsyncClient(

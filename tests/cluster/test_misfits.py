@@ -35,7 +35,7 @@ OUTAGE_S: Final = 4.0
 def opening(url: str, clock: AdjustedClock, **settings: Any) -> tuple[App, EngineLife]:
     """A gateway over this backend, and the life of its engine."""
     app = create_app(Settings(backend=url, log_requests="none", **settings), clock)
-    return app, EngineLife(app.gateway, lambda: None)
+    return app, EngineLife(app.life, lambda: None)
 
 
 def as_user(url: str, user: str) -> str:

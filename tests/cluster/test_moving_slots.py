@@ -24,8 +24,8 @@ from engine.recurrence import Rule
 from engine.replies import Added
 from tests.app.conftest import calling
 from tests.cluster.clusters import BackendCluster, move_slot, primaries
+from tests.cluster.engines import opened
 from tests.cluster.servers import BackendServer
-from tests.cluster.test_cluster import opened
 from tests.engine.asking import reply_to
 from tests.engine.real_redis import PROGRAMS
 from tests.waiting import until_async
@@ -47,13 +47,6 @@ def shared_cluster(
     """A cluster whose slots a test may move, and moves back."""
     with primaries(tmp_path_factory.mktemp("cluster"), request.param, 2) as found:
         yield found
-
-
-@pytest.fixture
-def cluster(shared_cluster: BackendCluster) -> BackendCluster:
-    """The same, empty."""
-    shared_cluster.call("FLUSHALL")
-    return shared_cluster
 
 
 def ends(cluster: BackendCluster) -> list[Any]:
@@ -323,7 +316,7 @@ async def test_slots_move_under_publishes_and_group_reads(cluster: BackendCluste
     """Each publish is answered by 2xx, or by what may be tried again; none is lost, none stored twice."""
     async with opened(cluster) as engine:
         app = create_app(Settings(log_requests="none"), SystemClock())
-        app.gateway.open(engine)
+        app.life.open(engine)
         async with calling(app) as http:
             load = Load(http)
 

@@ -12,7 +12,7 @@ from engine.cluster.health import OUTAGE_S_MAX, Trouble
 from engine.commands.types import XAdd, XGroupCreate, XInfoGroups, XLen
 from tests.cluster.engines import BODY, AdjustedClock, opened
 from tests.cluster.servers import Backend, BackendServer
-from tests.engine.asking import reply_to
+from tests.engine.asking import reply_of, reply_to
 from tests.server import Server
 from tests.waiting import until, until_async
 
@@ -77,8 +77,7 @@ async def test_a_full_server_is_told(backend: Backend) -> None:
         await reply_to(engine, XGroupCreate(stream="s", group="g", start=0))
         backend.call("CONFIG", "SET", "maxmemory", 1)
         try:
-            groups = await reply_to(engine, XInfoGroups(stream="s"))
-            assert isinstance(groups, list)
+            groups = await reply_of(engine, list, XInfoGroups(stream="s"))
             assert len(groups) == 1
             await until_async(lambda: engine.health.full is not None)
             clock.ahead_s = 2 * OUTAGE_S_MAX

@@ -11,14 +11,14 @@ from engine import entries, ids
 from engine.cluster import ClusterEngine
 from engine.cluster.keys import auxiliary_key
 from engine.commands import types
-from engine.commands.weir_commands import DescribeGroup, EnsureGroup, MeasureStreams, UpdateGroup
+from engine.commands.weir_commands import EnsureGroup, UpdateGroup
 from engine.protocol import Call
 from engine.read_handle import ReadHandle
-from engine.replies import AutoClaimed, Claimed, GroupInfo, GroupRead, Measured
+from engine.replies import GroupRead
 from tests.cluster.clusters import server_words
 from tests.cluster.engines import opened
 from tests.cluster.servers import Backend, BackendServer
-from tests.engine.asking import reply_to
+from tests.engine.asking import reply_of, reply_to
 from tests.fronts.processes import call
 from tests.server import Server
 from tests.waiting import until, until_async
@@ -52,9 +52,7 @@ def reading(
 
 
 async def read(engine: ClusterEngine, consumer: str = "b", **options: Any) -> GroupRead:
-    found = await reply_to(engine, reading(consumer, **options))
-    assert isinstance(found, GroupRead)
-    return found
+    return await reply_of(engine, GroupRead, reading(consumer, **options))
 
 
 def ids_of(found: object) -> list[int]:
@@ -64,38 +62,6 @@ def ids_of(found: object) -> list[int]:
 
 def nothing(found: GroupRead) -> bool:
     return (ids_of(found), tuple(found.paused), tuple(found.unfinished)) == ([], (S,), ())
-
-
-async def test_neither_new_entries_nor_those_given_back_are_delivered(engine: ClusterEngine) -> None:
-    """To no read and no claim of what is idle, whichever gateway is asked."""
-    await hand_out(engine)
-    every: list[dict[str, Any]] = [{}, {"claim_min_idle_ms": 0}, {"count": 1, "noack": True}]
-    for options in every:
-        assert nothing(await read(engine, **options))
-    claiming = types.XAutoClaim(stream=S, group="g", consumer="b", min_idle_ms=0, start=0, count=10)
-    assert await reply_to(engine, claiming) == AutoClaimed(0, [], [])
-    many = types.XReadGroup(
-        group="g", consumer="b", streams=[(S, types.Cursor.NEW), ("{t}t", types.Cursor.NEW)]
-    )
-    await reply_to(engine, EnsureGroup(stream="{t}t", group="g", start=0, mkstream=True))
-    assert nothing(await reply_to(engine, many))  # type: ignore[arg-type]
-    await set_paused(engine, paused=False)
-    found = await read(engine, claim_min_idle_ms=1 << 40)
-    assert (ids_of(found), tuple(found.paused)) == (IDS[1:], ())
-    claimed = await reply_to(engine, claiming)
-    assert isinstance(claimed, AutoClaimed)
-    assert [one.id for one in claimed.entries] == IDS
-
-
-async def test_what_is_out_can_be_settled_claimed_and_read_again(engine: ClusterEngine) -> None:
-    await hand_out(engine)
-    held = await read(engine, "a", cursor=0)
-    assert (ids_of(held), tuple(held.paused)) == (IDS[:1], (S,))
-    claim = types.Claim(ids=IDS[:1], min_idle_ms=0)
-    claimed = await reply_to(engine, types.XClaim(stream=S, group="g", consumer="b", claim=claim))
-    assert isinstance(claimed, Claimed)
-    assert [one.id for one in claimed.entries] == IDS[:1]
-    assert await reply_to(engine, types.XAck(stream=S, group="g", ids=IDS[:2])) == 2
 
 
 async def test_readers_at_both_gateways_wake_when_it_is_resumed(backend: Backend) -> None:
@@ -148,40 +114,13 @@ async def test_a_reader_at_the_other_gateway_hears_of_a_pause_and_of_its_end(
             assert nothing(reply)
 
 
-async def test_a_pause_is_shown_and_set_again_without_a_change(
-    backend: Backend, engine: ClusterEngine
-) -> None:
-    """In what describes the group and what measures it; another change leaves it."""
+async def test_without_a_pause_nothing_of_it_is_stored(backend: Backend, engine: ClusterEngine) -> None:
+    """Set twice, and beside another change."""
     await hand_out(engine)
     await set_paused(engine)
     await reply_to(engine, UpdateGroup(stream=S, group="g", policy={"ack_timeout_ms": 5}))
-    shown = await reply_to(engine, DescribeGroup(stream=S, group="g"))
-    assert isinstance(shown, GroupInfo)
-    assert (shown.paused, shown.ack_timeout_ms) == (True, 5)
-    measured = await reply_to(engine, MeasureStreams(streams=[S], groups_max=5))
-    assert isinstance(measured, Measured)
-    assert [group.paused for group in measured.streams[0].groups] == [True]
     await set_paused(engine, paused=False)
     assert backend.call("HGETALL", auxiliary_key(S, "m"))[-2:] == [b"ack_timeout_ms/g", b"5"]
-    assert await reply_to(engine, EnsureGroup(stream=S, group="h", start=0, policy={"paused": True})) is True
-    made = await reply_to(engine, DescribeGroup(stream=S, group="h"))
-    assert isinstance(made, GroupInfo)
-    assert made.paused
-
-
-async def test_it_follows_a_rename_and_a_copy_and_goes_with_the_group(engine: ClusterEngine) -> None:
-    await hand_out(engine)
-    await reply_to(engine, types.Copy(stream=S, target=COPIED))
-    await reply_to(engine, types.Rename(stream=S, target=RENAMED))
-    for stream in (COPIED, RENAMED):
-        shown = await reply_to(engine, DescribeGroup(stream=stream, group="g"))
-        assert isinstance(shown, GroupInfo)
-        assert shown.paused
-    await reply_to(engine, types.XGroupDestroy(stream=COPIED, group="g"))
-    await reply_to(engine, EnsureGroup(stream=COPIED, group="g", start=0))
-    anew = await reply_to(engine, DescribeGroup(stream=COPIED, group="g"))
-    assert isinstance(anew, GroupInfo)
-    assert not anew.paused
 
 
 @pytest.mark.no_cover

@@ -15,7 +15,7 @@ from engine.commands.weir_commands import Plan
 from engine.replies import Planned, StreamPlan
 from tests.cluster.engines import opened
 from tests.cluster.servers import BackendServer
-from tests.engine.asking import reply_to
+from tests.engine.asking import reply_of, reply_to
 from tests.waiting import until_async
 
 BODY = entries.body([("n", "1")])
@@ -25,8 +25,7 @@ COUNTED = 2_000
 
 
 async def plan(engine: ClusterEngine | Engine, **options: Any) -> Sequence[StreamPlan]:
-    found = await reply_to(engine, Plan(**options))
-    assert isinstance(found, Planned)
+    found = await reply_of(engine, Planned, Plan(**options))
     return found.streams
 
 

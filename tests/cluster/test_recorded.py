@@ -46,7 +46,7 @@ async def test_every_recorded_reply_is_given_over_a_backend(backend: Backend, pa
     compared, differences = 0, dict[int, str]()
     async with opened(backend) as engine:
         app = create_app(Settings(log_requests="none"), SystemClock())
-        app.gateway.open(engine)
+        app.life.open(engine)
         async with calling(app) as http:
             for number, steps in enumerate(islice(sequences("family-7", part), SEQUENCES)):
                 backend.call("FLUSHALL")

@@ -16,7 +16,7 @@ from engine.commands.weir_commands import DeadLetterEntries, EnsureGroup, FindDe
 from engine.replies import DeadLettersFound, Entries, Redriven
 from tests.cluster.engines import opened
 from tests.cluster.servers import Backend
-from tests.engine.asking import reply_to
+from tests.engine.asking import reply_of, reply_to
 
 COUNT = 3
 # Looks for the group, the dead-letter stream, the dead letters; the key; of each a copy and a deletion; a
@@ -39,8 +39,7 @@ async def engine(backend: Backend) -> AsyncIterator[ClusterEngine]:
 
 
 async def letters(engine: ClusterEngine) -> list[int]:
-    found = await reply_to(engine, XRange(stream="dead", start=0, end=ids.ID_MAX))
-    assert isinstance(found, Entries)
+    found = await reply_of(engine, Entries, XRange(stream="dead", start=0, end=ids.ID_MAX))
     return [one for one, _ in found.pairs()]
 
 
@@ -68,22 +67,6 @@ class Failing:
         return await self.engine.run_request(request)
 
 
-async def test_dead_letters_are_found(engine: ClusterEngine) -> None:
-    """As many as are asked for; where more may follow, how far the look went."""
-    all_three = await letters(engine)
-    for count in (1, COUNT - 1):
-        found = await reply_to(engine, finding(count))
-        assert found == DeadLettersFound(all_three[:count], all_three[count - 1])
-    for count in (COUNT, COUNT + 1):
-        assert await reply_to(engine, finding(count)) == DeadLettersFound(all_three, None)
-    assert await reply_to(engine, finding(9, reason="by hand")) == DeadLettersFound(all_three, None)
-    assert await reply_to(engine, finding(9, reason="another")) == DeadLettersFound([], None)
-    assert await reply_to(engine, finding(9, consumer="c")) == DeadLettersFound(all_three, None)
-    assert await reply_to(engine, finding(9, consumer="d")) == DeadLettersFound([], None)
-    assert await reply_to(engine, finding(9, end=all_three[1])) == DeadLettersFound(all_three[:2], None)
-    assert await reply_to(engine, finding(9, end=all_three[1] - 1)) == DeadLettersFound(all_three[:1], None)
-
-
 @pytest.mark.parametrize("beyond", [-1, 0, 1])
 async def test_one_look_for_dead_letters_reads_a_page(engine: ClusterEngine, beyond: int) -> None:
     """Entries that are no dead letters are passed over, a page of them with each call."""
@@ -103,8 +86,7 @@ async def test_a_call_that_failed_is_gone_on_with(
     with pytest.raises(EngineError):
         await redrive.redrive(Failing(engine, after, is_done=is_done).run, redriving(wanted))
     # The filter finds what is left, and the key all that was meant.
-    again = await reply_to(engine, redriving(await letters(engine)))
-    assert isinstance(again, Redriven)
+    again = await reply_of(engine, Redriven, redriving(await letters(engine)))
     assert list(again.letters) == wanted
     assert len(set(again.copies)) == COUNT
     assert await reply_to(engine, XLen(stream="s")) == 2 * COUNT
@@ -151,15 +133,13 @@ async def test_an_id_that_comes_again_is_another_letter(
     engine: ClusterEngine, key: IdempotencyKey | None
 ) -> None:
     """Once the dead-letter stream was deleted: it is copied too."""
-    kept = await reply_to(engine, XRange(stream="dead", start=0, end=ids.ID_MAX))
-    assert isinstance(kept, Entries)
+    kept = await reply_of(engine, Entries, XRange(stream="dead", start=0, end=ids.ID_MAX))
     wanted = await letters(engine)
     await reply_to(engine, redriving(wanted, None))
     await reply_to(engine, Delete(streams=["dead"]))
     bodies = [entries.body([(name, value.decode()) for name, value in pairs]) for _, pairs in kept.pairs()]
     await reply_to(engine, XAdd(stream="dead", bodies=bodies, ids=wanted))
-    again = await reply_to(engine, redriving(wanted, key))
-    assert isinstance(again, Redriven)
+    again = await reply_of(engine, Redriven, redriving(wanted, key))
     assert list(again.letters) == wanted
     assert await reply_to(engine, XLen(stream="s")) == 3 * COUNT
     assert await letters(engine) == []

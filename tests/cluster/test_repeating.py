@@ -16,8 +16,9 @@ from engine.commands.types import Cursor, IdempotencyKey, XAdd, XLen, XReadGroup
 from engine.commands.weir_commands import AddEach, DeadLetterEntries, EnsureGroup, Publish, Redrive
 from engine.recurrence import Rule
 from engine.replies import Added, AddedScheduled, Published, Redriven, ScheduleSet
+from tests.cluster.engines import attempt
 from tests.cluster.servers import BackendServer
-from tests.engine.asking import reply_to, turn_of
+from tests.engine.asking import reply_of, reply_to, turn_of
 
 BODY = entries.body([("a", "1")])
 LATER = NewSchedule("later", BODY, Rule(in_ms=60_000))
@@ -111,12 +112,10 @@ async def test_a_schedule_is_set_and_fired_once(server: BackendServer) -> None:
     """Replies that say so were lost."""
     async with opened(server) as (engine, link):
         link.losing = 1
-        made = await reply_to(engine, SetSchedule(stream="s", schedule=LATER, only_new=True))
-        assert isinstance(made, ScheduleSet)
+        made = await reply_of(engine, ScheduleSet, SetSchedule(stream="s", schedule=LATER, only_new=True))
         assert (made.created, link.lost) == (True, 1)
         link.losing = 1
-        fired = await reply_to(engine, FireSchedule(stream="s", name="later"))
-        assert isinstance(fired, Added)
+        fired = await reply_of(engine, Added, FireSchedule(stream="s", name="later"))
         assert (len(fired.ids), link.lost) == (1, 2)
         assert await reply_to(engine, XLen(stream="s")) == 1
 
@@ -159,13 +158,6 @@ async def test_all_attempts_together_have_the_time_of_one(server: BackendServer,
         while not isinstance(await attempt(engine, XAdd(stream="t", bodies=[BODY])), Added):
             pass
         assert server.call("XLEN", "s") == 1
-
-
-async def attempt(engine: ClusterEngine, command: Command) -> object:
-    try:
-        return await reply_to(engine, command)
-    except EngineError as refusal:
-        return refusal
 
 
 async def test_a_transaction_is_not_sent_again(server: BackendServer) -> None:
@@ -231,10 +223,9 @@ async def test_dead_letters_and_their_copies_are_above_the_floor(server: Backend
         letter_id = ids.parse_canonical(row[0])
         assert ids.ms_of(letter_id) > ahead_ms
         take_over(server, "s", 2 * ahead_ms)
-        found = await reply_to(
-            engine, Redrive(stream="s", group="g", letters="dead", ids=[letter_id], upto=None)
+        found = await reply_of(
+            engine, Redriven, Redrive(stream="s", group="g", letters="dead", ids=[letter_id], upto=None)
         )
-        assert isinstance(found, Redriven)
         assert ids.ms_of(found.copies[0]) > 2 * ahead_ms
 
 

@@ -26,12 +26,7 @@ class Writer:
 
     def __init__(self, server: BackendServer, durability: str) -> None:
         address = Address("127.0.0.1", server.port)
-        self._connection = ServerConnection(
-            address,
-            ServerAccess(),
-            TIMEOUT_S,
-            on_down=self._lose,
-        )
+        self._connection = ServerConnection(address, ServerAccess(), TIMEOUT_S, on_down=self._lose)
         self._commits = GroupCommit(self._connection.send, parse_durability(durability), WAIT_MS)
         self._connection.start()
 

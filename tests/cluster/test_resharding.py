@@ -13,8 +13,9 @@ from engine.commands.types import XRange
 from engine.ids import ID_MAX
 from engine.replies import Entries
 from tests.cluster.clusters import BackendCluster, added_primary, move_slot, primaries
-from tests.cluster.test_cluster import Load, opened
-from tests.engine.asking import reply_to
+from tests.cluster.engines import opened
+from tests.cluster.test_cluster import Load
+from tests.engine.asking import reply_of
 from tests.engine.real_redis import PROGRAMS
 from tests.waiting import until
 
@@ -64,7 +65,6 @@ async def test_a_new_primary_gets_slots_under_load_and_gives_them_back(
             moves = asyncio.create_task(asyncio.to_thread(reshard))
             await asyncio.gather(*(load.run(moves) for load in loads))
             for stream, load in zip(STREAMS, loads, strict=True):
-                rows = await reply_to(engine, XRange(stream=stream, start=0, end=ID_MAX))
-                assert isinstance(rows, Entries)
+                rows = await reply_of(engine, Entries, XRange(stream=stream, start=0, end=ID_MAX))
                 stored = Counter(value for _, ((_, value),) in rows.pairs())
                 assert stored == load.added == load.seen == load.delivered

@@ -10,7 +10,7 @@ from engine.cluster.losses import Losses
 from engine.commands.types import Delete, XAdd, XRead
 from engine.replies import Entries, Gap, StreamEntries, StreamsRead
 from tests.cluster.servers import BackendServer
-from tests.engine.asking import reply_to
+from tests.engine.asking import reply_of, reply_to
 
 BODY = entries.body([("n", "1")])
 OLD, NEW = "0123456789abcdef", "fedcba9876543210"
@@ -21,9 +21,7 @@ def seq(number: int) -> int:
 
 
 async def read(engine: ClusterEngine, after: int, known: str = "") -> StreamsRead:
-    found = await reply_to(engine, XRead(streams=[("s", after)], known=[known]))
-    assert isinstance(found, StreamsRead)
-    return found
+    return await reply_of(engine, StreamsRead, XRead(streams=[("s", after)], known=[known]))
 
 
 async def gap(engine: ClusterEngine, after: int, known: str = "") -> tuple[str | None, int | None] | None:

@@ -19,7 +19,11 @@ from tests.cluster.servers import BackendServer
 # Commands that docs/scale.md says to be refused, by what they contain.
 REFUSED: Final = ("IDMPAUTO", "XCFGSET", "XIDMPRECORD")
 # What is the server's own: how it keeps a stream, how large it is, which policy it has, and what time it is.
-ITS_OWN: Final = (("MEMORY", "USAGE"), ("OBJECT", "FREQ"), ("OBJECT", "IDLETIME"), ("TIME",))
+ITS_OWN: Final = (
+    *(("MEMORY", "USAGE"), ("OBJECT", "FREQ"), ("OBJECT", "IDLETIME"), ("TIME",)),
+    # It says how long an entry is held.
+    ("WEIR.WHY",),
+)
 PAUSED: Final[Sequence[Sequence[str]]] = [
     ("XADD", "p", "1-0", "v", "1"),
     ("XADD", "p", "2-0", "v", "2"),
@@ -67,7 +71,7 @@ _LEFT_OUT: Final = {"radix-tree-keys", "radix-tree-nodes", "idle", "inactive", "
 async def answers(engine: EngineProtocol, commands: Sequence[Sequence[str]]) -> list[Any]:
     """What the command API answers, one command after the other."""
     app = create_app(Settings(log_requests="none"), SystemClock())
-    app.gateway.open(engine)
+    app.life.open(engine)
     async with calling(app) as http:
         return [await answer(http, words) for words in commands]
 

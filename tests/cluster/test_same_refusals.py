@@ -13,7 +13,7 @@ from engine import Engine, EngineError, SystemClock, entries
 from engine.cluster import gathering, shadow, words
 from engine.commands.base import Command, StreamCommand
 from engine.commands.registry import RUN
-from engine.commands.schedule_commands import NewSchedule
+from engine.commands.schedule_commands import NewSchedule, Pause
 from engine.commands.types import Claim, Nack, NackMode, Trim, XAdd, XGroupCreate
 from engine.recurrence import Rule
 from tests.cluster.engines import opened
@@ -41,6 +41,7 @@ NEEDED: Final[Mapping[str, Any]] = {
     "ms": 60_000,
     "nack": Nack(ids=[ID], mode=NackMode.FAIL),
     "name": "none",
+    "pause": Pause(),
     "reason": "why",
     "relative": True,
     "schedule": NewSchedule("one", BODY, Rule(in_ms=60_000)),

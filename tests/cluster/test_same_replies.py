@@ -109,6 +109,12 @@ COMMANDS: Final[Sequence[Command]] = [
     schedule_commands.AddScheduled(stream=S, add=keyed(b"e")),
     schedule_commands.CancelSchedule(stream=S, name="a"),
     schedule_commands.CancelSchedule(stream=S, name="r", recurring=False),
+    *(
+        schedule_commands.PauseSchedule(stream=S, name=name, pause=pause, recurring=recurring)
+        for pause in (schedule_commands.Pause(), schedule_commands.Pause(on=False))
+        for name, recurring in (("a", True), ("r", True), ("r", False), ("x", True))
+    ),
+    msgspec.structs.replace(setting("a"), pause=schedule_commands.Pause()),
     schedule_commands.FireSchedule(stream=S, name="a"),
     schedule_commands.FireSchedule(stream=S, name="r"),
     schedule_commands.FireSchedule(stream=S, name="r", recurring=False),

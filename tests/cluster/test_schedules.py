@@ -16,21 +16,16 @@ from engine.cluster.routing import BackendRequest
 from engine.cluster.schedule_words import fire_due
 from engine.commands import schedule_commands
 from engine.commands.base import Command
-from engine.commands.types import Copy, Delete, Expire, Rename, XAdd, XRange
+from engine.commands.schedule_commands import Pause
+from engine.commands.types import Copy, Delete, Expire, ListStreams, Rename, XAdd, XRange
 from engine.commands.weir_commands import Close
 from engine.ids import ID_MAX
 from engine.keyspace import CAPS_DEFAULT
-from engine.recurrence import Rule
-from engine.replies import (
-    Dropped,
-    Entries,
-    ScheduleInfo,
-    SchedulePage,
-    ScheduleSet,
-)
+from engine.recurrence import NEVER_MS, Rule
+from engine.replies import Dropped, Entries, Listing, ScheduleInfo, SchedulePage, ScheduleSet
 from tests.cluster.engines import opened, refused
 from tests.cluster.servers import Backend, BackendServer
-from tests.engine.asking import reply_to
+from tests.engine.asking import reply_of, reply_to
 from tests.fronts.processes import call
 from tests.server import Server
 from tests.waiting import until, until_async
@@ -54,10 +49,8 @@ def setting(name: str, stream: str = S, **rule: Any) -> schedule_commands.SetSch
 async def values(engine: ClusterEngine, stream: str = S) -> list[str]:
     """The values of the field `n`, in the order of the stream."""
     found = await reply_to(engine, XRange(stream=stream, start=0, end=ID_MAX))
-    if found is None:
-        return []
-    assert isinstance(found, Entries)
-    return [dict(entries.pairs_of(text))["n"].decode() for text in found.parts]
+    texts = found.parts if isinstance(found, Entries) else []
+    return [dict(entries.pairs_of(text))["n"].decode() for text in texts]
 
 
 async def until_there_are(engine: ClusterEngine, count: int, stream: str = S) -> list[str]:
@@ -68,8 +61,7 @@ async def until_there_are(engine: ClusterEngine, count: int, stream: str = S) ->
 
 
 async def names(engine: ClusterEngine, stream: str = S, **page: Any) -> list[str]:
-    found = await reply_to(engine, schedule_commands.ListSchedules(stream=stream, **page))
-    assert isinstance(found, SchedulePage)
+    found = await reply_of(engine, SchedulePage, schedule_commands.ListSchedules(stream=stream, **page))
     return [one.name for one in found.schedules]
 
 
@@ -141,14 +133,12 @@ async def test_an_entry_comes_back_as_it_was_given(engine: ClusterEngine) -> Non
     await reply_to(engine, XAdd(stream=S, bodies=[given]))
     schedule = schedule_commands.NewSchedule("a", given, Rule(in_ms=60_000))
     await reply_to(engine, schedule_commands.AddScheduled(stream=S, later=[schedule]))
-    shown = await reply_to(engine, schedule_commands.DescribeSchedule(stream=S, name="a"))
-    assert isinstance(shown, ScheduleInfo)
+    shown = await reply_of(engine, ScheduleInfo, schedule_commands.DescribeSchedule(stream=S, name="a"))
     assert shown.body == given
     await reply_to(engine, schedule_commands.AddScheduled(stream=S, later=[due_now(schedule)]))
     async with asyncio.timeout(30):
         while True:
-            found = await reply_to(engine, XRange(stream=S, start=0, end=ID_MAX))
-            assert isinstance(found, Entries)
+            found = await reply_of(engine, Entries, XRange(stream=S, start=0, end=ID_MAX))
             if found.count == 2:
                 break
             await asyncio.sleep(0.02)
@@ -163,9 +153,10 @@ def due_now(schedule: schedule_commands.NewSchedule) -> schedule_commands.NewSch
 async def test_another_program_that_deletes_the_stream_deletes_them(
     backend: Backend, engine: ClusterEngine
 ) -> None:
-    """Nothing comes into a stream that was made anew, and nothing makes it."""
+    """Nothing comes into a stream that was made anew, and nothing makes it; no list has it."""
     await reply_to(engine, setting("a", in_ms=300))
     backend.call("DEL", S)
+    assert await reply_to(engine, ListStreams(scheduled=True)) == Listing([])
     await asyncio.sleep(0.5)
     assert backend.call("EXISTS", S) == 0
     assert (await refused(engine, schedule_commands.ListSchedules(stream=S))).code == "no_stream"
@@ -179,15 +170,6 @@ async def test_a_lifetime_that_is_over_takes_them_along(backend: Backend, engine
     async with asyncio.timeout(30):
         while backend.call("EXISTS", auxiliary_key(S, "s")):  # noqa: ASYNC110 - the other side is a process
             await asyncio.sleep(0.05)
-
-
-async def test_a_rename_takes_them_along_and_a_copy_has_none(engine: ClusterEngine) -> None:
-    await reply_to(engine, setting("a", in_ms=500))
-    await reply_to(engine, setting("old", OTHER, in_ms=60_000))
-    await reply_to(engine, Copy(stream=S, target=OTHER, replace=True))
-    assert (await names(engine, OTHER), await names(engine)) == ([], ["a"])
-    await reply_to(engine, Rename(stream=S, target=OTHER))
-    assert await until_there_are(engine, 1, OTHER) == ["a"]
 
 
 ENDS: Final[Mapping[str, Command]] = {
@@ -206,8 +188,7 @@ async def test_what_goes_with_a_stream_is_counted(engine: ClusterEngine, end: st
     await reply_to(engine, XAdd(stream=OTHER, bodies=[body("other")]))
     for name in "ab":
         await reply_to(engine, setting(name, in_ms=60_000))
-    reply = await reply_to(engine, ENDS[end])
-    assert isinstance(reply, Dropped)
+    reply = await reply_of(engine, Dropped, ENDS[end])
     assert (reply.schedules, engine.figures().schedules_dropped, engine.figures().schedules) == (2, 2, 0)
 
 
@@ -224,26 +205,6 @@ async def test_what_goes_with_a_stream_that_others_end_is_counted_by_a_round(
     await until_async(lambda: engine.figures().schedules_dropped == 2)
     if again:
         assert await names(engine) == []
-
-
-async def test_pages_go_on_in_the_midst_of_one_time(engine: ClusterEngine) -> None:
-    """By the bytes of names, though the one before has run by then."""
-    wanted = sorted([f"n{n}" for n in range(20)] + ["Ä", "Z", "a", "ä", "\U0001f600"])
-    at_ms = int(time.time() * 1000) + 60_000
-    for name in wanted:
-        await reply_to(engine, setting(name, at_ms=at_ms))
-    await reply_to(engine, setting("before", at_ms=at_ms - 1))
-    await reply_to(engine, setting("behind", at_ms=at_ms + 1))
-    found: list[str] = []
-    after = (0, "")
-    while page := await names(engine, after=after, limit=3):
-        found += page
-        if found[-1] in wanted:
-            await reply_to(engine, schedule_commands.CancelSchedule(stream=S, name=found[-1]))
-        after = (at_ms + {"before": -1, "behind": 1}.get(found[-1], 0), found[-1])
-    assert found == ["before", *wanted, "behind"]
-    assert await names(engine, before_ms=at_ms) == ["before"]
-    assert await names(engine, by_name=True, after=(0, "b"), before="beg") == ["before"]
 
 
 async def test_there_is_a_most_of_a_stream(backend: Backend, engine: ClusterEngine) -> None:
@@ -349,3 +310,22 @@ def test_none_is_lost_and_none_comes_twice_as_gateways_are_killed(
         assert not own_server.call("EXISTS", auxiliary_key("s", "s"))
     rows = own_server.call("XRANGE", "s", "-", "+")
     assert Counter(fields[1].decode() for _, fields in rows) == wanted
+
+
+async def test_what_is_paused_waits_at_all_gateways_until_it_is_resumed(backend: Backend) -> None:
+    """One resumes what another one has paused; a pause until a time ends by itself."""
+    async with opened(backend) as one, opened(backend) as other:
+        for name in ("a", "b"):
+            await reply_to(one, setting(name, every_ms=1_000, count=2))
+        until_ms = int(time.time() * 1000) + 1_500
+        for name, pause in (("a", Pause()), ("b", Pause(until_ms=until_ms))):
+            await reply_to(one, schedule_commands.PauseSchedule(stream=S, name=name, pause=pause))
+        assert await until_there_are(other, 2) == ["b", "b"]
+        assert await names(other) == ["a"]
+        found = await reply_of(other, ScheduleInfo, schedule_commands.DescribeSchedule(stream=S, name="a"))
+        assert (found.at_ms, found.left) == (NEVER_MS, 2)
+        moved = f"{S}2"
+        await reply_to(one, Rename(stream=S, target=moved))
+        resume = schedule_commands.PauseSchedule(stream=moved, name="a", pause=Pause(on=False))
+        await reply_to(other, resume)
+        assert (await until_there_are(one, 4, moved))[2:] == ["a", "a"]

@@ -12,16 +12,9 @@ from engine.commands.types import AutoSequence, IdempotencyKey, Trim, XAdd
 from engine.commands.weir_commands import AddEach
 from engine.errors import EngineError
 from tests.cluster.beside import GENERATION, Beside
-from tests.cluster.servers import BackendServer
 
 BODIES = [entries.body([("n", str(number))]) for number in range(5)]
 FAR_MS = 9_999_999_999_999
-
-
-@pytest.fixture
-def beside(server: BackendServer) -> Beside:
-    """A server and a keyspace, both empty."""
-    return Beside(server)
 
 
 def at(ms: int, sequence: int = 0) -> int:

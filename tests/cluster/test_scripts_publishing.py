@@ -1,7 +1,5 @@
 """Publish as a script: several streams of one slot at once, each request and each chunk once."""
 
-import pytest
-
 from engine import entries, ids
 from engine.cluster import scripts
 from engine.cluster.keys import slot_key, slot_of
@@ -9,16 +7,9 @@ from engine.cluster.scripts import WriteOrigin
 from engine.commands.types import AutoSequence, IdempotencyKey, Trim, XAdd
 from engine.commands.weir_commands import Chunk, Publish
 from tests.cluster.beside import GENERATION, Beside
-from tests.cluster.servers import BackendServer
 
 BODY = entries.body([("n", "1")])
 NAMES = ("{t}: 1", "{t}/2/%2F", "t")
-
-
-@pytest.fixture
-def beside(server: BackendServer) -> Beside:
-    """A server and a keyspace, both empty."""
-    return Beside(server)
 
 
 def part(name: str, *given: object, **options: object) -> XAdd:

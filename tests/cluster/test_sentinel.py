@@ -18,7 +18,7 @@ from engine.replies import Added, Entries, Published, StreamsRead
 from tests.cluster.engines import BODY
 from tests.cluster.sentinels import NAME, Watched, watched
 from tests.cluster.servers import BackendServer
-from tests.engine.asking import reply_to
+from tests.engine.asking import reply_of, reply_to
 from tests.engine.real_redis import PROGRAMS
 from tests.server import Server
 from tests.waiting import until, until_async
@@ -84,9 +84,7 @@ async def test_the_engine_follows_to_another_primary(servers: Watched) -> None:
         publisher.wait_for_more()
         primary.kill()
         until(lambda: servers.names(replica), "the replica takes over")
-        primary.start()
-        # Sentinel would do so after some seconds.
-        primary.call("REPLICAOF", "127.0.0.1", replica.port)
+        servers.rejoin(primary)
         until(servers.is_replicated, "the old primary follows")
         publisher.wait_for_more()
 
@@ -105,8 +103,7 @@ async def test_the_engine_follows_to_another_primary(servers: Watched) -> None:
         found = await asyncio.wait_for(waiting, TIMEOUT_S)
         assert isinstance(found, StreamsRead)
         assert [one.stream for one in found.streams] == ["t"]
-        rows = await reply_to(engine, XRange(stream="s", start=0, end=ID_MAX))
-        assert isinstance(rows, Entries)
+        rows = await reply_of(engine, Entries, XRange(stream="s", start=0, end=ID_MAX))
         stored = [value for _, ((_, value),) in rows.pairs()]
     assert stored == publisher.acknowledged
     assert set(publisher.refusals) <= {"backend_unavailable", "not_replicated"}
@@ -157,8 +154,9 @@ async def test_a_name_that_sentinel_does_not_know_is_an_outage(servers: Watched)
 
 
 async def test_a_server_that_is_no_primary_any_more_is_not_taken(own_server: BackendServer) -> None:
-    """Even if a Sentinel says so."""
-    own_server.call("REPLICAOF", "127.0.0.1", "1")
+    """Even if a Sentinel says so: neither at first, nor where it comes back as a replica, which may lack any
+    entry.
+    """
     replies: list[Address] = []
 
     class Stale(SentinelTopology):
@@ -166,9 +164,18 @@ async def test_a_server_that_is_no_primary_any_more_is_not_taken(own_server: Bac
             replies.append(address)
             return [b"127.0.0.1", b"%d" % own_server.port]
 
-    topology = Stale([own_server.address], NAME, ServerAccess(), TIMEOUT_S, parse_durability("memory"))
-    topology.start()
-    await until_async(lambda: "is no primary" in str(topology.failure))
+    known, new = (
+        Stale([own_server.address], NAME, ServerAccess(), TIMEOUT_S, parse_durability("memory"))
+        for _ in range(2)
+    )
+    known.start()
+    await until_async(lambda: known.nodes and known.nodes[0].failure is None)
+    own_server.kill()
+    own_server.start("--replicaof", "127.0.0.1", "1")
+    new.start()
+    for failure in (lambda: known.failure, lambda: known.nodes[0].failure, lambda: new.failure):
+        await until_async(lambda failure=failure: "is no primary" in str(failure()))
     assert replies
-    assert topology.node_of("s") is None
-    await topology.close()
+    assert new.node_of("s") is None
+    await known.close()
+    await new.close()

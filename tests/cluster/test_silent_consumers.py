@@ -16,7 +16,7 @@ from engine.commands.weir_commands import DeleteConsumer, EnsureGroup, GiveBack
 from engine.replies import ConsumerInfo, GroupRead, PendingEntry, PendingList
 from tests.cluster.engines import opened
 from tests.cluster.servers import Backend, BackendServer
-from tests.engine.asking import reply_to
+from tests.engine.asking import reply_of, reply_to
 from tests.engine.real_redis import PROGRAMS
 from tests.waiting import until_async
 
@@ -68,11 +68,11 @@ async def test_a_silent_consumer_goes_and_what_it_held_is_released(engine: Clust
     await wait_for_idle(engine, "a", 1)
     await look(engine)
     assert await consumers(engine) == {}
-    found = await reply_to(engine, XPendingRange(stream="s", group="g", start=0, end=ids.ID_MAX, count=9))
-    assert isinstance(found, PendingList)
+    found = await reply_of(
+        engine, PendingList, XPendingRange(stream="s", group="g", start=0, end=ids.ID_MAX, count=9)
+    )
     assert [one for one in found.entries if one.id == IDS[2]] == [PendingEntry(IDS[2], None, -1, 1)]
-    read = await reply_to(engine, reading("b", claim_min_idle_ms=0))
-    assert isinstance(read, GroupRead)
+    read = await reply_of(engine, GroupRead, reading("b", claim_min_idle_ms=0))
     assert [one.id for one in read.streams[0].entries] == IDS[2:]
 
 
@@ -83,8 +83,7 @@ async def test_what_was_given_back_stays_though_nobody_holds_it(engine: ClusterE
     await wait_for_idle(engine, "a", 1)
     await look(engine)
     assert await consumers(engine) == {}
-    read = await reply_to(engine, reading("b", claim_min_idle_ms=0))
-    assert isinstance(read, GroupRead)
+    read = await reply_of(engine, GroupRead, reading("b", claim_min_idle_ms=0))
     assert [one.id for one in read.streams[0].entries] == IDS
 
 
@@ -168,8 +167,9 @@ async def test_to_say_that_one_is_there_delivers_nothing(engine: ClusterEngine) 
     await wait_for_idle(engine, "a", IDLE_MS)
     await engine.run_request(words.by_script("s", touch("s", [("g", "a")]), Lane.GROUP))
     assert (await consumers(engine))["a"].idle_ms < IDLE_MS
-    found = await reply_to(engine, XPendingRange(stream="s", group="g", start=0, end=ids.ID_MAX, count=9))
-    assert isinstance(found, PendingList)
+    found = await reply_of(
+        engine, PendingList, XPendingRange(stream="s", group="g", start=0, end=ids.ID_MAX, count=9)
+    )
     assert [(one.id, one.delivery_count) for one in found.entries] == [(one, 1) for one in IDS + last]
 
 

@@ -24,7 +24,7 @@ from tests.cluster.engines import TIMEOUT_S, opened
 from tests.cluster.servers import Backend, BackendServer
 from tests.cluster.test_lost_entries import Failover, read
 from tests.cluster.test_same_commands import PAUSED, answers
-from tests.engine.asking import reply_to
+from tests.engine.asking import reply_of, reply_to
 from tests.waiting import until_async
 
 BODY: Final = entries.body([("data", "1")])
@@ -128,8 +128,7 @@ async def test_ids_are_those_of_the_clock_while_schedules_run(
             known = len(found)
     assert marks(backend, "s") == 0
     failover = Failover(backend)
-    lost = await reply_to(engine, XAdd(stream="s", bodies=[BODY]))
-    assert isinstance(lost, Added)
+    lost = await reply_of(engine, Added, XAdd(stream="s", bodies=[BODY]))
     failover.take_over()
     for command in ways:
         await reply_to(engine, command)

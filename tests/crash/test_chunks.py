@@ -1,70 +1,46 @@
 """kill -9 among chunks that are tried again until they are answered: nothing twice, nothing lost."""
 
-import contextlib
-import http.client
 import json
-import random
-import threading
 import time
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
-from tests.crash.test_kill import REWRITING
+from tests.crash.harness import MODES, Client, ask, call, kill, working
 from tests.server import Server
 
 KILLS: Final = 3
 PRODUCERS: Final = 3
 ENTRIES_A_CHUNK: Final = 5
 CHUNKS_AN_EPOCH: Final = 20
-CLIENT_S_MAX: Final = 60.0
 
 
-class ChunkProducer:
+class ChunkProducer(Client):
     """Publishes chunk after chunk; each as often as it takes until it is answered."""
 
     def __init__(self, name: str, port: int) -> None:
+        super().__init__(port)
         self.name = name
-        self.port = port
+        self.next = (0, 0)
         self.answers: dict[tuple[int, int], Any] = {}
-        self.duplicates = 0
-        self.over = threading.Event()
-        self.thread = threading.Thread(target=self._run)
 
-    def _run(self) -> None:
-        epoch = number = 0
-        while not self.over.is_set():
-            answer = self.attempt(epoch, number)
-            if answer is None:
-                time.sleep(0.02)
-                continue
-            self.duplicates += answer.pop("duplicate")
-            self.answers[epoch, number] = answer
-            number += 1
-            if number == CHUNKS_AN_EPOCH:
-                epoch, number = epoch + 1, 0
+    def turn(self) -> bool:
+        epoch, number = self.next
+        answer = self.attempt(epoch, number)
+        if answer is None:
+            return False
+        del answer["duplicate"]
+        self.answers[self.next] = answer
+        self.next = (epoch, number + 1) if number + 1 < CHUNKS_AN_EPOCH else (epoch + 1, 0)
+        return True
 
     def attempt(self, epoch: int, number: int) -> Any:
         """The answer, None where there was none."""
         rows = [{"fields": {"n": f"{self.name}.{epoch}.{number}.{row}"}} for row in range(ENTRIES_A_CHUNK)]
-        body = json.dumps({"streams": {"one": rows, "other": rows[:1]}})
-        headers = {
-            "content-type": "application/json",
-            "weir-producer": self.name,
-            "weir-epoch": str(epoch),
-            "weir-chunk": str(number),
-        }
-        with contextlib.suppress(OSError, http.client.HTTPException, ValueError):
-            connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
-            with contextlib.closing(connection):
-                connection.request("POST", "/v1/publish", body, headers)
-                answer = connection.getresponse()
-                result = json.loads(answer.read())
-            if answer.status == 201:
-                return result
-            assert answer.status == 503, result
-        return None
+        chunk = {"weir-producer": self.name, "weir-epoch": str(epoch), "weir-chunk": str(number)}
+        streams = {"one": rows, "other": rows[:1]}
+        return call(self.port, "POST", "/v1/publish", {"streams": streams}, **chunk)
 
 
 def _check_memory(client: ChunkProducer) -> None:
@@ -78,31 +54,19 @@ def _check_memory(client: ChunkProducer) -> None:
 
 def values(port: int, stream: str) -> dict[str, str]:
     """ID → value of all entries."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
-    with contextlib.closing(connection):
-        connection.request("GET", f"/v1/streams/{stream}/entries", headers={"accept": "application/x-ndjson"})
-        lines = connection.getresponse().read().splitlines()
-    return {entry["id"]: entry["fields"]["n"] for entry in map(json.loads, lines)}
+    answer = ask(port, "GET", f"/v1/streams/{stream}/entries", headers={"accept": "application/x-ndjson"})
+    assert answer is not None
+    return {entry["id"]: entry["fields"]["n"] for entry in map(json.loads, answer[2].splitlines())}
 
 
-@pytest.mark.parametrize(("fsync", "options"), [("everysec", ()), ("always", ()), ("everysec", REWRITING)])
-def test_chunks_are_stored_once_through_kills(fsync: str, options: tuple[str, ...], tmp_path: Path) -> None:
+@pytest.mark.parametrize("options", MODES)
+def test_chunks_are_stored_once_through_kills(options: tuple[str, ...], tmp_path: Path) -> None:
     """Every chunk is whole, is there once, and was answered with the IDs that its entries have."""
-    with Server(tmp_path / "data", "--fsync", fsync, *options) as server:
+    with Server(tmp_path / "data", *options) as server:
         clients = [ChunkProducer(f"p{number}", server.port) for number in range(PRODUCERS)]
-        for client in clients:
-            client.thread.start()
-        try:
-            for _ in range(KILLS):
-                time.sleep(random.uniform(0.2, 0.6))
-                server.kill()
-                server.start()
+        with working(*clients):
+            kill(server, KILLS, (0.2, 0.6))
             time.sleep(0.3)
-        finally:
-            for client in clients:
-                client.over.set()
-            for client in clients:
-                client.thread.join(CLIENT_S_MAX)
         for client in clients:
             _check_memory(client)
         found, other = values(server.port, "one"), values(server.port, "other")

@@ -1,93 +1,63 @@
 """kill -9 among batches of Durable Streams, which are sent until they are answered: none lost, none twice."""
 
-import contextlib
-import http.client
 import json
-import random
-import threading
-import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 import pytest
 
 from tests import halves
+from tests.crash.harness import Answer, Client, ask, call, kill, working
 from tests.server import Server
 
 # In the gate, and in all.
 KILLS: Final = (4, 200)
 PRODUCERS: Final = 3
 BATCHES_A_STREAM: Final = 25
-CLIENT_S_MAX: Final = 60.0
-load_s_min, load_s_max = 0.1, 0.4
-JSON: Final = {"content-type": "application/json"}
-CLOSING: Final = {"stream-closed": "true"}
-
-Answer = tuple[int, Mapping[str, str], bytes]
+LOAD_S: Final = (0.1, 0.4)
+NOTHING: Final[Answer] = (200, {}, b"[]")
 
 
-class Writer:
+class Writer(Client):
     """Fills stream after stream; each request is sent as often as it takes until it is answered."""
 
     def __init__(self, name: str, port: int) -> None:
+        super().__init__(port)
         self.name = name
-        self.port = port
-        # The streams that are closed, and the batches of the one that is not.
+        # The streams that are closed, and the batches of the one that is not, once it is made.
         self.closed: list[str] = []
+        self.is_made = False
         self.acknowledged = 0
         self.repeated = 0
-        self.over = threading.Event()
-        self.thread = threading.Thread(target=self._run)
 
     @property
     def stream(self) -> str:
         """The one that is filled now."""
         return f"{self.name}/{len(self.closed)}"
 
-    def _run(self) -> None:
-        while not self.over.is_set():
-            if self.until_answered("PUT", self.stream, "", JSON) is None:
-                return
-            for seq in range(BATCHES_A_STREAM):
-                answer = self.append(self.stream, seq)
-                if answer is None:
-                    return
-                self.repeated += answer[0] == 204
-                self.acknowledged = seq + 1
+    def turn(self) -> bool:
+        if not self.is_made:
+            self.is_made = ask(self.port, "PUT", place(self.stream)) is not None
+            return self.is_made
+        answer = self.append(self.stream, self.acknowledged)
+        if answer is None:
+            return False
+        self.repeated += answer[0] == 204
+        self.acknowledged += 1
+        if self.acknowledged == BATCHES_A_STREAM:
             self.closed.append(self.stream)
-            self.acknowledged = 0
+            self.is_made, self.acknowledged = False, 0
+        return True
 
     def append(self, stream: str, seq: int) -> Answer | None:
         """Append a batch, the last one of a stream as its end."""
         producer = {"producer-id": self.name, "producer-epoch": "0", "producer-seq": str(seq)}
-        end = CLOSING if seq == BATCHES_A_STREAM - 1 else {}
-        body = json.dumps(messages(stream, seq))
-        return self.until_answered("POST", stream, body, {**JSON, **producer, **end})
-
-    def until_answered(
-        self, method: str, stream: str, body: str, headers: Mapping[str, str]
-    ) -> Answer | None:
-        """The answer, None once it is over."""
-        while not self.over.is_set():
-            with contextlib.suppress(OSError, http.client.HTTPException):
-                status, said, _ = answer = ask(self.port, method, stream, body, headers)
-                if status in (200, 201, 204):
-                    return answer
-                assert status == 503, said
-            time.sleep(0.02)
-        return None
+        end = {"stream-closed": "true"} if seq == BATCHES_A_STREAM - 1 else {}
+        return ask(self.port, "POST", place(stream), messages(stream, seq), {**producer, **end})
 
 
-def ask(
-    port: int, method: str, stream: str, body: str = "", headers: Mapping[str, str] | None = None
-) -> Answer:
-    """One request. Raises OSError, HTTPException."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
-    with contextlib.closing(connection):
-        connection.request(method, f"/v1/stream/{stream}", body, dict(headers or {}))
-        answer = connection.getresponse()
-        return answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read()
+def place(stream: str) -> str:
+    return f"/v1/stream/{stream}"
 
 
 def messages(stream: str, seq: int) -> list[str]:
@@ -99,11 +69,12 @@ def check(port: int, writer: Writer) -> None:
     """Assert that each stream has its batches in order, each once, whole; and its end, where it has one."""
     whole = [message for seq in range(BATCHES_A_STREAM) for message in messages("", seq)]
     for stream in writer.closed:
-        _, headers, body = ask(port, "GET", stream)
+        _, headers, body = ask(port, "GET", place(stream)) or NOTHING
         assert json.loads(body) == [f"{stream}{message}" for message in whole]
         assert headers["stream-closed"] == "true"
-    status, _, body = ask(port, "GET", writer.stream)
-    read = json.loads(body) if status == 200 else []
+    made = call(port, "GET", "/v1/streams?prefix=" + writer.stream)["streams"]
+    _, _, body = (made and ask(port, "GET", place(writer.stream))) or NOTHING
+    read = json.loads(body)
     batches = [messages(writer.stream, seq) for seq in range(BATCHES_A_STREAM)]
     counts = [sum(map(len, batches[:count])) for count in range(BATCHES_A_STREAM + 1)]
     assert len(read) in counts, "a batch is there whole or not at all"
@@ -117,16 +88,8 @@ def test_batches_are_stored_once_however_often_it_is_killed(kills: int, tmp_path
     """And who has closed a stream and asks again is answered as the first time, over every restart."""
     with Server(tmp_path / "data", "--fsync", "everysec", "--set", "durable_streams=true") as server:
         writers = [Writer(f"writer-{number}", server.port) for number in range(PRODUCERS)]
-        for writer in writers:
-            writer.thread.start()
-        for _ in range(kills):
-            time.sleep(random.uniform(load_s_min, load_s_max))
-            server.kill()
-            server.start()
-        for writer in writers:
-            writer.over.set()
-            writer.thread.join(CLIENT_S_MAX)
-            writer.over.clear()
+        with working(*writers):
+            kill(server, kills, LOAD_S)
         for writer in writers:
             check(server.port, writer)
             assert writer.closed, "there was a load"

@@ -1,15 +1,14 @@
 """kill -9 among streams that expire: none dies before its time, none comes back after it."""
 
 import random
-import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
-from tests.crash.test_kill import REWRITING
-from tests.crash.test_redrive import call
+from tests.crash.harness import MODES, Client, call, working
 from tests.server import Server
 
 KILLS: Final = 4
@@ -24,96 +23,78 @@ def wall_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-class Lifetimes:
-    """When streams expire, by name: the earliest and the latest time. They differ where no answer came."""
+class Maker(Client):
+    """Makes streams, prolongs and shortens lifetimes. `known` is when each stream expires, by name: the
+    earliest and the latest time. They differ where no answer came.
+    """
 
-    def __init__(self, port: int) -> None:
-        self._port = port
-        self.known: dict[str, tuple[int, int]] = {}
-        self._over = threading.Event()
-        self._makers: list[threading.Thread] = []
+    def __init__(self, port: int, name: str, known: dict[str, tuple[int, int]]) -> None:
+        super().__init__(port)
+        self._name, self._number = name, 0
+        self._known = known
 
-    def make(self, maker: str) -> None:
-        """Make streams, prolong and shorten lifetimes, until the gateway is gone."""
-        number = 0
-        while not self._over.is_set():
-            name, number = f"{maker}-{number}", number + 1
-            at_ms = wall_ms() + random.randint(*LIFETIME_MS)
-            if not self._run(["XADD", name, "1-0", "a", "1"], ["PEXPIREAT", name, at_ms]):
-                return
-            self.known[name] = (at_ms, at_ms)
-            if number % 3 == 0 and not self._change(name, at_ms):
-                return
+    def turn(self) -> bool:
+        name = f"{self._name}-{self._number}"
+        self._number += 1
+        at_ms = wall_ms() + random.randint(*LIFETIME_MS)
+        if not self._run(["XADD", name, "1-0", "a", "1"], ["PEXPIREAT", name, at_ms]):
+            return False
+        self._known[name] = (at_ms, at_ms)
+        return self._number % 3 != 0 or self._change(name, at_ms)
 
     def _change(self, name: str, at_ms: int) -> bool:
         """Another lifetime, for a stream that has a while to live; whether it was answered."""
         if at_ms - wall_ms() < 2_000:
             return True
         wanted_ms = random.choice((at_ms - 1_000, at_ms + 2_000, NEVER_MS))
-        self.known[name] = (min(at_ms, wanted_ms), max(at_ms, wanted_ms))
+        self._known[name] = (min(at_ms, wanted_ms), max(at_ms, wanted_ms))
         words = ["PERSIST", name] if wanted_ms == NEVER_MS else ["PEXPIREAT", name, wanted_ms]
         if not self._run(words):
             return False
-        self.known[name] = (wanted_ms, wanted_ms)
+        self._known[name] = (wanted_ms, wanted_ms)
         return True
 
     def _run(self, *commands: list[Any]) -> bool:
-        return call(self._port, "POST", "/v1/commands/multi-exec", list(commands)) is not None
+        return call(self.port, "POST", "/v1/commands/multi-exec", list(commands)) is not None
 
-    def begin(self, load: str) -> None:
-        """Let the makers work."""
-        self._over.clear()
-        self._makers = [
-            threading.Thread(target=self.make, args=(f"{load}-{maker}",)) for maker in range(MAKERS)
-        ]
-        for maker in self._makers:
-            maker.start()
 
-    def end(self) -> None:
-        """Let them end."""
-        self._over.set()
-        for maker in self._makers:
-            maker.join()
-
-    def check(self) -> tuple[int, int]:
-        """Each stream is there until its time and not after it; how many are there, and how many are not."""
-        names = list(self.known)
-        before_ms = wall_ms()
-        answers = call(self._port, "POST", "/v1/commands/pipeline", [["EXISTS", name] for name in names])
-        after_ms = wall_ms()
-        there = [answer["result"] == 1 for answer in answers]
-        for name, is_there in zip(names, there, strict=True):
-            earliest_ms, latest_ms = self.known[name]
-            if is_there:
-                assert before_ms < latest_ms, f"{name} came back {before_ms - latest_ms} ms after its time"
-            else:
-                assert earliest_ms <= after_ms, f"{name} died {earliest_ms - after_ms} ms before its time"
-        return sum(there), len(there) - sum(there)
+def check(port: int, known: Mapping[str, tuple[int, int]]) -> tuple[int, int]:
+    """Each stream is there until its time and not after it; how many are there, and how many are not."""
+    names = list(known)
+    before_ms = wall_ms()
+    answers = call(port, "POST", "/v1/commands/pipeline", [["EXISTS", name] for name in names])
+    after_ms = wall_ms()
+    there = [answer["result"] == 1 for answer in answers]
+    for name, is_there in zip(names, there, strict=True):
+        earliest_ms, latest_ms = known[name]
+        if is_there:
+            assert before_ms < latest_ms, f"{name} came back {before_ms - latest_ms} ms after its time"
+        else:
+            assert earliest_ms <= after_ms, f"{name} died {earliest_ms - after_ms} ms before its time"
+    return sum(there), len(there) - sum(there)
 
 
 @pytest.mark.halved
-@pytest.mark.parametrize(
-    "options", [("--fsync", "always"), ("--fsync", "everysec"), ("--fsync", "everysec", *REWRITING)]
-)
+@pytest.mark.parametrize("options", MODES)
 def test_lifetimes_outlive_kill_9(options: tuple[str, ...], tmp_path: Path) -> None:
     """Those that end while the gateway is down too; and a log that is rewritten brings none back."""
     with Server(tmp_path / "data", *options) as server:
-        lifetimes = Lifetimes(server.port)
+        known: dict[str, tuple[int, int]] = {}
+        makers = [Maker(server.port, f"{maker}", known) for maker in range(MAKERS)]
         found: list[tuple[int, int]] = []
-        for load in range(KILLS):
-            lifetimes.begin(str(load))
-            time.sleep(random.uniform(*LOAD_S))
-            server.kill()
-            lifetimes.end()
+        for _ in range(KILLS):
+            with working(*makers):
+                time.sleep(random.uniform(*LOAD_S))
+                server.kill()
             server.start()
-            found.append(lifetimes.check())
+            found.append(check(server.port, known))
         assert any(alive for alive, _ in found), "some had a while to live"
         assert any(expired for _, expired in found), "some had not"
         time.sleep((LIFETIME_MS[1] + 2_000) / 1_000)
-        alive, expired = lifetimes.check()
+        alive, expired = check(server.port, known)
         # A PERSIST whose answer the kill has cut off may have been done.
-        times = list(zip(*lifetimes.known.values(), strict=True))
+        times = list(zip(*known.values(), strict=True))
         assert times[0].count(NEVER_MS) <= alive <= times[1].count(NEVER_MS)
         assert server.stop() == 0
         server.start()
-        assert lifetimes.check() == (alive, expired)
+        assert check(server.port, known) == (alive, expired)

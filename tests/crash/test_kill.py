@@ -7,13 +7,12 @@ from typing import Final
 
 import pytest
 
+from tests.crash.harness import REWRITING
 from tests.proof.clients import check, load, open_journal
 from tests.server import Server
 
 KILLS: Final = 4
 load_s_min, load_s_max = 0.15, 0.5
-# So that a rewrite is under way at nearly any time.
-REWRITING: Final = ("--bound", "rewrite_bytes_min=65536", "--set", "rewrite_growth_percent=1")
 
 
 def kill_under_load(server: Server, times: int) -> tuple[int, int]:

@@ -1,38 +1,18 @@
 """kill -9 among redrives that are tried again until they are answered: each dead letter goes back once."""
 
-import contextlib
-import http.client
-import json
-import random
-import threading
 import time
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
-from tests.crash.test_kill import REWRITING
+from tests.crash.harness import MODES, Client, call, kill, working
 from tests.server import Server
 
 LETTERS: Final = 900
 KILLS: Final = 4
 COUNT: Final = 7
 GROUP: Final = "/v1/streams/s/groups/g"
-
-
-def call(port: int, method: str, path: str, body: object = None, **headers: str) -> Any:
-    """The answer, None where there was none or the gateway could not give one yet."""
-    with contextlib.suppress(OSError, http.client.HTTPException, ValueError):
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
-        with contextlib.closing(connection):
-            given = None if body is None else json.dumps(body)
-            connection.request(method, path, given, {"content-type": "application/json", **headers})
-            answer = connection.getresponse()
-            result = json.loads(answer.read())
-        if answer.status != 503:
-            assert answer.status < 300, result
-            return result
-    return None
 
 
 def entries(port: int, stream: str) -> list[Any]:
@@ -51,56 +31,40 @@ def dead_letter(port: int) -> None:
     assert len(entries(port, "dead")) == LETTERS
 
 
-class Operator:
+class Operator(Client):
     """Redrives a few at a time; each call as often as it takes until it is answered, under its key."""
 
     def __init__(self, name: str, port: int) -> None:
-        self.name = name
-        self.port = port
+        super().__init__(port)
+        self.name, self.number = name, 0
         self.answers: dict[str, Any] = {}
-        self.over = threading.Event()
-        self.thread = threading.Thread(target=self._run)
 
-    def _run(self) -> None:
-        number = 0
-        while not self.over.is_set():
-            key = f"{self.name}-{number}"
-            answer = self.attempt(key)
-            if answer is None:
-                time.sleep(0.02)
-                continue
+    def turn(self) -> bool:
+        key = f"{self.name}-{self.number}"
+        answer = self.attempt(key)
+        if answer is not None:
             self.answers[key] = answer["entries"]
+            self.number += 1
             if not answer["entries"]:
-                return
-            number += 1
-            time.sleep(0.01)
+                self.over.set()
+        return False
 
     def attempt(self, key: str) -> Any:
         path = f"{GROUP}/dead-letters/redrive"
         return call(self.port, "POST", path, {"count": COUNT}, **{"idempotency-key": key})
 
 
-@pytest.mark.parametrize(("fsync", "options"), [("always", ()), ("everysec", REWRITING)])
-def test_redriven_once_through_kills(fsync: str, options: tuple[str, ...], tmp_path: Path) -> None:
+@pytest.mark.parametrize("options", MODES[::2])
+def test_redriven_once_through_kills(options: tuple[str, ...], tmp_path: Path) -> None:
     """An entry is a dead letter or back in its stream; what was answered is what is there."""
-    with Server(tmp_path / "data", "--fsync", fsync, *options) as server:
+    with Server(tmp_path / "data", *options) as server:
         dead_letter(server.port)
         operators = [Operator(name, server.port) for name in ("a", "b")]
-        for operator in operators:
-            operator.thread.start()
-        try:
-            for _ in range(KILLS):
-                time.sleep(random.uniform(0.1, 0.4))
-                server.kill()
-                server.start()
+        with working(*operators):
+            kill(server, KILLS, (0.1, 0.4))
             time.sleep(0.2)
-        finally:
-            for operator in operators:
-                operator.over.set()
-            for operator in operators:
-                operator.thread.join(60)
         for operator in operators:
-            key = max(operator.answers, key=lambda one: int(one.split("-")[1]))
+            key = f"{operator.name}-{operator.number - 1}"
             assert operator.attempt(key)["entries"] == operator.answers[key], "remembered through the kills"
         dead, alive = entries(server.port, "dead"), entries(server.port, "s")
         assert server.stop() == 0

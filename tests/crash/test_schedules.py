@@ -6,7 +6,6 @@ By hand with more of both, from the repository's folder, 300 kills among 100,000
 """
 
 import os
-import random
 import time
 from collections import Counter
 from pathlib import Path
@@ -14,8 +13,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.crash.test_kill import REWRITING
-from tests.crash.test_redrive import call
+from tests.crash.harness import MODES, call, kill
 from tests.server import Server
 
 KILLS: Final = int(os.environ.get("WEIR_KILLS", "4"))
@@ -56,7 +54,7 @@ def appended(port: int) -> Counter[str]:
 
 
 @pytest.mark.halved
-@pytest.mark.parametrize("options", [("--fsync", "always"), ("--fsync", "everysec", *REWRITING)])
+@pytest.mark.parametrize("options", MODES[::2])
 def test_entries_for_later_come_once_through_kills(options: tuple[str, ...], tmp_path: Path) -> None:
     """Those that are due while nothing runs too; and what recurs has as many runs as it was given."""
     with Server(tmp_path / "data", *options) as server:
@@ -64,10 +62,7 @@ def test_entries_for_later_come_once_through_kills(options: tuple[str, ...], tmp
         if "everysec" in options:
             # A second that a power cut may lose, a kill does not.
             time.sleep(0.2)
-        for _ in range(KILLS):
-            time.sleep(random.uniform(*LIFE_S))
-            server.kill()
-            server.start()
+        kill(server, KILLS, LIFE_S)
         deadline = time.monotonic() + 60
         while call(server.port, "GET", f"{STREAM}/schedules")["schedules"]:
             assert time.monotonic() < deadline, "something is never due"

@@ -1,10 +1,15 @@
 """What the engine's tests share."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from functools import cache
 
 import pytest
 
-from tests.engine.house import House
+from tests.cluster.clusters import opened_backend
+from tests.cluster.house import BackendHouse
+from tests.cluster.servers import Backend
+from tests.engine.house import OWN, House
 from tests.engine.real_redis import RealRedis
 from tests.engine.world import World
 
@@ -17,12 +22,25 @@ def world() -> Iterator[World]:
     world.check()
 
 
+@pytest.fixture(scope="session")
+def backend_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Backend]]:
+    """The server or cluster of a kind; from the first test over it to the last."""
+    with ExitStack() as stack:
+        yield cache(
+            lambda kind: stack.enter_context(opened_backend(tmp_path_factory.mktemp("backend"), kind))
+        )
+
+
 @pytest.fixture
-def house() -> Iterator[House]:
-    """The same for a house."""
-    house = House()
-    yield house
-    house.check()
+def house(request: pytest.FixtureRequest) -> Iterator[House]:
+    """The same for a house; for a test that is `everywhere`, over backends too."""
+    if (kind := getattr(request, "param", OWN)) == OWN:
+        house = House()
+        yield house
+        house.check()
+    else:
+        with closing(BackendHouse(request.getfixturevalue("backend_of")(kind))) as over:
+            yield over
 
 
 @pytest.fixture(scope="module", params=["redis", "redis8"])

@@ -5,23 +5,31 @@ Must never know: asyncio, disk, waiting.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import TypeVar
+from typing import Any, ClassVar, Final, TypeVar
+
+import pytest
 
 from engine import EngineError, entries, ids
 from engine.commands.base import Command
 from engine.commands.execution import Blocked, Turn, Unfinished, execute
+from engine.commands.schedule_commands import FireDueSchedules
 from engine.commands.types import XAdd
-from engine.commands.weir_commands import Maintain, Publish
+from engine.commands.weir_commands import ExpireStreams, Maintain, Publish, ReleaseDeferred
 from engine.keyspace import Key, Keyspace
 from engine.parts.idempotence import idempotence_of
 from engine.parts.keeping import RETENTION_DEFAULT, kept_of
+from engine.parts.redelivery import redelivery_of
 from engine.record import Record
 from engine.records.payload import decode, encode, replay
 from engine.records.snapshot import snapshot
-from engine.replies import Added, Published
+from engine.replies import Added, Published, Reply
+from tests.cluster.clusters import BACKENDS
 from tests.engine.world import World
 
 R = TypeVar("R")
+# An engine of the gateway's own, and what it may be over: where a rule holds that is `everywhere`.
+OWN: Final = "own"
+everywhere: Final = pytest.mark.parametrize("house", [OWN, *BACKENDS], indirect=True)
 
 
 def id_of(words: str) -> int:
@@ -41,6 +49,8 @@ class House(World):
     """`run` gives the reply, or raises the refusal; `turn` is the last one."""
 
     turn: Turn
+    # How near to a limit of time a test comes.
+    margin_ms: ClassVar[int] = 0
 
     def run(self, command: Command) -> object:
         """The reply of one command."""
@@ -59,6 +69,15 @@ class House(World):
                 assert not self.turn.records, "a refusal has changed nothing"
                 raise reply
             yield reply
+
+    def execute(self, command: Command) -> tuple[Reply | EngineError] | None:
+        """The reply or the refusal of one command in a tuple, None where it would wait."""
+        try:
+            reply: Any = self.run(command)
+        except EngineError as refusal:
+            reply = refusal
+        self.signalled = list(self.turn.signalled)
+        return None if reply is None and command.to_nonblocking() != command else (reply,)
 
     def of(self, kind: type[R], command: Command) -> R:
         """The reply, known to be of a kind."""
@@ -93,16 +112,25 @@ class House(World):
             turns += 1
         return turns
 
+    def wait_ms(self, ms: int) -> None:
+        """Let time pass, and what is due by then happen."""
+        self.pass_ms(ms)
+        for due in (ReleaseDeferred(), FireDueSchedules(), ExpireStreams()):
+            while self.run(due):
+                pass
+
     def key(self, stream: str) -> Key:
         return self.keyspace.keys[stream]
 
     def live(self, stream: str) -> list[str]:
         """The IDs of all live entries."""
-        return [ids.format(entry_id) for entry_id in self.key(stream).stream.live_ids()]
+        key = self.keyspace.find(stream)
+        return [] if key is None else [ids.format(entry_id) for entry_id in key.stream.live_ids()]
 
     def pairs(self, stream: str) -> list[list[tuple[str, bytes]]]:
         """The fields of all live entries."""
-        texts = [self.key(stream).stream.get(entry_id) for entry_id in self.key(stream).stream.live_ids()]
+        key = self.keyspace.find(stream)
+        texts = [] if key is None else [key.stream.get(entry_id) for entry_id in key.stream.live_ids()]
         return [entries.pairs_of(text) for text in texts if text]
 
     def restart(self) -> None:
@@ -148,5 +176,5 @@ def needing(keyspace: Keyspace) -> set[str]:
         if kept_of(key).retention != RETENTION_DEFAULT
         or idempotence_of(key).producers
         or idempotence_of(key).answers
-        or any(any(group.policy[2:4]) for group in key.groups.values())
+        or any(redelivery_of(group).has_timeout for group in key.groups.values())
     }

@@ -10,6 +10,7 @@ from engine.blocks import SortedMap
 from engine.groups import Group
 from engine.keyspace import Keyspace
 from engine.nodes import OpenNode, SealedNode
+from engine.parts.deferrals import Deferrals
 
 # Caches, counters that only order what is compared in order, and what a restart sets anew.
 DERIVED: Final = frozenset(
@@ -45,12 +46,16 @@ DERIVED: Final = frozenset(
         "before_change",
         "held",
         "lifetimes",
-        "deferrals",
         "due_times",
         "notifies",
         "quotas",
         "text_bytes",
         "node_cache",
+        "readers",
+        # What is news is not all known after a restart.
+        "active_ms",
+        "failed_ms",
+        "seen_ms",
         "unsynced_from",
         "used_ms",
         "versions",
@@ -70,12 +75,10 @@ def image(keyspace: Keyspace) -> object:
 def _image(value: object, name: str) -> object:
     if isinstance(value, Group):
         in_order = list(value.by_delivery.values())
-        deferred = [(one.until_ms, entry_id) for entry_id, one in value.deferred_first()]
-        return _attributes(value) | {
-            "pending": _pending(value),
-            "by_delivery": in_order,
-            "deferred": deferred,
-        }
+        return _attributes(value) | {"pending": _pending(value), "by_delivery": in_order}
+    if isinstance(value, Deferrals):
+        # Their orders begin anew where a snapshot is loaded.
+        return list(value.times.values())
     if isinstance(value, SealedNode | OpenNode):
         return _node(value)
     if isinstance(value, SortedMap):
@@ -92,7 +95,7 @@ def _attributes(value: object) -> dict[str, object]:
     names = {name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())}
     names |= set(getattr(value, "__dict__", ()))
     # Pending entries name their consumers, and these their entries: the group alone shows them.
-    own = names - DERIVED - ({"by_delivery", "deferred", "pending"} if isinstance(value, Group) else set())
+    own = names - DERIVED - ({"by_delivery", "pending"} if isinstance(value, Group) else set())
     return {name: _image(getattr(value, name), name) for name in own}
 
 
@@ -106,6 +109,6 @@ def _node(node: SealedNode | OpenNode) -> object:
 
 def _pending(group: Group) -> list[object]:
     return [
-        (entry_id, one.consumer and one.consumer.name, one.delivery_time_ms, one.delivery_count)
+        (entry_id, one.consumer and one.consumer.name, one.delivery_time_ms, one.until_ms, one.delivery_count)
         for entry_id, one in group.pending.items()
     ]

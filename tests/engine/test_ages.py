@@ -12,16 +12,21 @@ import pytest
 from engine import ids
 from engine.commands.dead_letters import TURN_LETTERS_MAX
 from engine.commands.execution import Blocked, retry_at_ms
-from engine.commands.types import Cursor, XReadGroup
-from engine.commands.weir_commands import EnsureGroup, Undo, UpdateGroup
-from engine.replies import GroupRead
+from engine.commands.types import Cursor, Trim, XReadGroup, XTrim
+from engine.commands.weir_commands import DescribeGroup, EnsureGroup, Undo, UpdateGroup
+from engine.replies import Gap, GroupInfo, GroupRead
 from tests.engine.asking import reply_to
 from tests.engine.conversation import Conversation
-from tests.engine.house import House, adding
-from tests.engine.world import NOW_MS
+from tests.engine.house import House, adding, everywhere
 
-AGE_MS = 1_000
-OLD, JUST, YOUNG = NOW_MS - AGE_MS - 1, NOW_MS - AGE_MS, NOW_MS - 1
+AGE_MS = 300_000
+DEAD = "{s}dead"
+
+
+def times(house: House) -> tuple[int, int, int]:
+    """What is too old, just not, and young."""
+    just = house.now_ms - AGE_MS + house.margin_ms
+    return just - 1 - house.margin_ms, just, house.now_ms - 1
 
 
 def begin(house: House, *times_ms: int, **policy: object) -> None:
@@ -50,121 +55,161 @@ def state_of(house: House) -> tuple[int, object, object]:
     return shown["pending"], shown["entries-read"], shown["lag"]
 
 
+@everywhere
 def test_what_is_too_old_is_passed_over(house: House) -> None:
     """To the millisecond; the group has read it, and it is not pending."""
-    begin(house, OLD - 1, OLD, JUST, YOUNG)
-    assert read(house) == [JUST, YOUNG]
-    assert state_of(house) == (2, 4, 0)
+    old, just, young = times(house)
+    begin(house, old - 1, old, just, young)
+    assert read(house) == [just, young]
     assert house.turn.expired == [("s", "g", 2)]
+    assert state_of(house) == (2, 4, 0)
+    assert house.of(GroupInfo, DescribeGroup(stream="s", group="g")).max_age_ms == AGE_MS
 
 
 def test_an_entry_is_as_old_as_its_id_says(house: House) -> None:
     """One with an ID of 1970 is never delivered, and one of the future always."""
-    begin(house, 5, NOW_MS + 1_000_000)
-    assert read(house) == [NOW_MS + 1_000_000]
+    later = house.now_ms + 1_000_000
+    begin(house, 5, later)
+    assert read(house) == [later]
 
 
 def test_a_clock_that_is_set_back_makes_entries_younger(house: House) -> None:
-    begin(house, OLD, YOUNG)
+    old, _, young = times(house)
+    begin(house, old, young)
     house.now_ms -= 1
-    assert read(house) == [OLD, YOUNG]
+    assert read(house) == [old, young]
 
 
+@everywhere
 def test_without_a_limit_and_in_other_groups_everything_is_delivered(house: House) -> None:
-    begin(house, OLD)
+    old, *_ = times(house)
+    begin(house, old)
     house.call("XGROUP", "CREATE", "s", "other", "0")
     other: Any = house.call("XREADGROUP", "GROUP", "other", "c", "STREAMS", "s", ">")
     assert len(other[0][1]) == 1
     house.run(UpdateGroup(stream="s", group="g", policy={"max_age_ms": None}))
-    assert read(house) == [OLD]
+    assert read(house) == [old]
 
 
+@everywhere
 def test_it_becomes_a_dead_letter_where_there_is_a_stream_for_them(house: House) -> None:
-    begin(house, OLD, YOUNG, dead_letter_stream="dead")
-    assert read(house) == [YOUNG]
-    assert house.turn.dead_lettered == [("s", "g", ids.make(OLD, 0), "expired")]
-    (letter,) = house.pairs("dead")
-    shown = dict(letter)
-    assert (shown["a"], shown["weir-reason"], shown["weir-deliveries"]) == (b"1", b"expired", b"0")
-    assert (shown["weir-id"], shown["weir-consumer"]) == (f"{OLD}-0".encode(), b"")
+    old, _, young = times(house)
+    begin(house, old, young, dead_letter_stream=DEAD)
+    assert read(house) == [young]
+    assert house.turn.dead_lettered == [("s", "g", ids.make(old, 0), "expired")]
+    assert house.turn.expired == [("s", "g", 1)]
+    assert state_of(house)[0] == 1
+    assert house.pairs(DEAD) == [
+        [
+            *(("a", b"1"), ("weir-source", b"s"), ("weir-id", b"%d-0" % old), ("weir-group", b"g")),
+            *(("weir-consumer", b""), ("weir-deliveries", b"0"), ("weir-reason", b"expired")),
+        ]
+    ]
 
 
 def test_where_no_dead_letter_can_be_made_it_is_delivered(house: House) -> None:
-    begin(house, OLD, dead_letter_stream="dead")
-    house.run(adding("dead"))
-    house.call("WEIR.CLOSE", "dead")
-    assert read(house) == [OLD]
-    assert [refused[:3] for refused in house.turn.letters_refused] == [("s", "g", "dead")]
+    old, *_ = times(house)
+    begin(house, old, dead_letter_stream=DEAD)
+    house.run(adding(DEAD))
+    house.call("WEIR.CLOSE", DEAD)
+    assert read(house) == [old]
+    assert [refused[:3] for refused in house.turn.letters_refused] == [("s", "g", DEAD)]
 
 
-@pytest.mark.parametrize("letters", [None, "dead"])
+@everywhere
+@pytest.mark.parametrize("letters", [None, DEAD])
 def test_what_was_given_back_is_too_old_as_well(house: House, letters: str | None) -> None:
-    begin(house, YOUNG, NOW_MS, dead_letter_stream=letters)
-    read(house)
-    house.call("XNACK", "s", "g", "FAIL", "IDS", "2", f"{YOUNG}-0", f"{NOW_MS}-0")
-    house.now_ms += AGE_MS
-    assert read(house, claim_min_idle_ms=1 << 40) == [NOW_MS]
+    old, just, _ = times(house)
+    begin(house, old, just, dead_letter_stream=letters, max_age_ms=None)
+    assert read(house) == [old, just]
+    house.call("XNACK", "s", "g", "FAIL", "IDS", "2", f"{old}-0", f"{just}-0")
+    house.run(UpdateGroup(stream="s", group="g", policy={"max_age_ms": AGE_MS}))
+    assert read(house, claim_min_idle_ms=1 << 40) == [just]
+    assert house.turn.expired == [("s", "g", 1)]
     assert state_of(house)[0] == 1
-    assert ("dead" in house.keyspace.keys) is (letters is not None)
+    assert len(house.live(DEAD)) == (letters is not None)
 
 
-@pytest.mark.parametrize(
-    "taking",
-    [
-        ("XAUTOCLAIM", "s", "g", "d", "0", "0"),
-        ("XCLAIM", "s", "g", "d", "0", f"{YOUNG}-0"),
-    ],
-)
-def test_claims_do_not_deliver_it_again(house: House, taking: tuple[str, ...]) -> None:
+@everywhere
+@pytest.mark.parametrize("letters", [None, DEAD])
+@pytest.mark.parametrize("way", ["claim", "autoclaim", "claiming read"])
+def test_claims_do_not_deliver_it_again(house: House, letters: str | None, way: str) -> None:
     """Its consumer keeps it, extends it and reads it again, whatever its age."""
-    begin(house, YOUNG)
+    old, *_ = times(house)
+    begin(house, old, dead_letter_stream=letters, max_age_ms=None)
     read(house)
-    house.now_ms += AGE_MS
-    assert house.call("XCLAIM", "s", "g", "c", "0", f"{YOUNG}-0", "JUSTID") == [f"{YOUNG}-0"]
-    assert f"{YOUNG}-0" in str(house.call("XREADGROUP", "GROUP", "g", "c", "STREAMS", "s", "0"))
-    assert f"{YOUNG}-0" not in str(house.call(*taking))
+    house.run(UpdateGroup(stream="s", group="g", policy={"max_age_ms": AGE_MS}))
+    assert house.call("XCLAIM", "s", "g", "c", "0", f"{old}-0", "JUSTID") == [f"{old}-0"]
+    assert f"{old}-0" in str(house.read("g", "c", "s", "0"))
+    taken = {
+        "claim": ("XCLAIM", "s", "g", "d", "0", f"{old}-0"),
+        "autoclaim": ("XAUTOCLAIM", "s", "g", "d", "0", "0"),
+        "claiming read": ("XREADGROUP", "GROUP", "g", "d", "CLAIM", "0", "STREAMS", "s", ">"),
+    }
+    assert f"{old}-0" not in str(house.call(*taken[way]))
+    assert house.turn.expired == [("s", "g", 1)]
     assert state_of(house)[0] == 0
+    owners = [dict(letter)["weir-consumer"] for letter in house.pairs(DEAD)]
+    assert owners == ([] if letters is None else [b"c"])
 
 
+@everywhere
 def test_a_paused_group_lets_nothing_expire(house: House) -> None:
-    begin(house, OLD, paused=True)
-    assert read(house) == []
-    assert state_of(house) == (0, None, 1)
+    begin(house, times(house)[0], paused=True)
+    assert read(house, claim_min_idle_ms=0) == []
+    assert house.turn.expired == []
+    assert (state_of(house)[0], state_of(house)[2]) == (0, 1)
 
 
-@pytest.mark.parametrize("letters", [None, "dead"])
+@pytest.mark.parametrize("letters", [None, DEAD])
 def test_many_take_several_turns(house: House, letters: str | None) -> None:
     """A read that waits goes on at once, until it has come to what is young."""
+    old, _, young = times(house)
     begin(house, dead_letter_stream=letters)
-    house.run(adding("s", *[f"{OLD}-{number}" for number in range(2 * TURN_LETTERS_MAX + 1)], f"{YOUNG}-0"))
+    house.run(adding("s", *[f"{old}-{number}" for number in range(2 * TURN_LETTERS_MAX + 1)], f"{young}-0"))
     blocked = Blocked(reading(block_ms=1_000), ("s",), 1_000)
     for left in (TURN_LETTERS_MAX + 2, 2):
         assert house.run(reading(block_ms=1_000)) is None
         assert sum(count for _, _, count in house.turn.expired) == TURN_LETTERS_MAX
         assert state_of(house)[2] == left
         assert retry_at_ms(house.keyspace, blocked, house.now_ms) == house.now_ms
-    assert read(house, block_ms=1_000) == [YOUNG]
+    assert read(house, block_ms=1_000) == [young]
     assert retry_at_ms(house.keyspace, blocked, house.now_ms) is None
 
 
 def test_a_read_that_does_not_wait_says_that_there_is_more(house: House) -> None:
+    old, _, young = times(house)
     begin(house)
-    house.run(adding("s", *[f"{OLD}-{number}" for number in range(TURN_LETTERS_MAX)], f"{YOUNG}-0"))
-    house.run(adding("s", f"{YOUNG}-1"))
-    assert read(house, count=1) == [YOUNG]
+    house.run(adding("s", *[f"{old}-{number}" for number in range(TURN_LETTERS_MAX)], f"{young}-0"))
+    house.run(adding("s", f"{young}-1"))
+    assert read(house, count=1) == [young]
     house.call("XGROUP", "SETID", "s", "g", "0")
     house.now_ms += 2 * AGE_MS
     assert house.of(GroupRead, reading()).unfinished == ["s"]
 
 
+@everywhere
 def test_undoing_a_delivery_does_not_bring_it_back(house: House) -> None:
-    begin(house, OLD, YOUNG, dead_letter_stream="dead")
+    old, _, young = times(house)
+    begin(house, old, young, dead_letter_stream=DEAD)
     (given,) = house.of(GroupRead, reading()).streams
     assert given.mark is not None
-    undo = Undo(stream="s", group="g", consumer="c", ids=[ids.make(YOUNG, 0)], mark=given.mark)
+    undo = Undo(stream="s", group="g", consumer="c", ids=[ids.make(young, 0)], mark=given.mark)
     assert house.run(undo) is True
-    assert read(house) == [YOUNG]
-    assert house.key("dead").stream.length == 1
+    assert read(house) == [young]
+    assert len(house.live(DEAD)) == 1
+
+
+@everywhere
+def test_a_gap_before_what_is_too_old_comes_with_what_is_young(house: House) -> None:
+    *_, young = times(house)
+    begin(house)
+    house.run(adding("s", "5-0", "5-1", "5-2", f"{young}-0"))
+    house.run(UpdateGroup(stream="s", group="g", start=ids.make(5, 0)))
+    house.run(XTrim(stream="s", trim=Trim(maxlen=2)))
+    (delivered,) = house.of(GroupRead, reading()).streams
+    assert delivered.gap == Gap(ids.make(5, 0), ids.make(5, 2), None)
+    assert [entry.id for entry in delivered.entries] == [ids.make(young, 0)]
 
 
 async def test_a_reader_that_waits_gets_what_is_young_behind_many_that_are_old() -> None:

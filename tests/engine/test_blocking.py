@@ -148,10 +148,7 @@ async def test_nothing_waits_in_a_transaction(talk: Conversation) -> None:
     assert replies == [None, None, "1-0"]
 
 
-@pytest.mark.parametrize(
-    "words",
-    ["XGROUP DESTROY s g", "DEL s", "FLUSHALL"],
-)
+@pytest.mark.parametrize("words", ["XGROUP DESTROY s g", "DEL s", "FLUSHALL"])
 async def test_a_group_that_goes_tells_its_readers(talk: Conversation, words: str) -> None:
     """Edge 55: at once, every one of them, in the sentence of XREADGROUP."""
     readers = [await talk.begin(*group_read(name)) for name in "ab"]

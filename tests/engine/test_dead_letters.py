@@ -21,9 +21,9 @@ from engine.replies import Added, AutoClaimed, Claimed, DeadLettered, Entries, G
 from engine.storage.memory import MemoryStorage
 from tests.engine.asking import reply_to
 from tests.engine.clocks import HandClock, settle
-from tests.engine.house import House, adding, id_of
+from tests.engine.house import House, adding, everywhere, id_of
 
-ONE = id_of("1-0")
+ONE, TWO = id_of("1-0"), id_of("2-0")
 
 
 def grouped(house: House, *, letters: str = "dead", deliveries: int = 2, stream: str = "s") -> None:
@@ -39,7 +39,7 @@ def reading(
 
 
 def claiming(*entry_ids: int, consumer: str = "d", **more: Any) -> types.XClaim:
-    claim = types.Claim(ids=entry_ids or (ONE,), min_idle_ms=0, **more)
+    claim = types.Claim(ids=entry_ids or (ONE, TWO), min_idle_ms=0, **more)
     return types.XClaim(stream="s", group="g", consumer=consumer, claim=claim)
 
 
@@ -63,32 +63,50 @@ def given(reply: object) -> list[int]:
     return [one.id for one in reply.entries]
 
 
+@everywhere
 @pytest.mark.parametrize("way", AGAIN)
 def test_the_delivery_beyond_the_limit_buries(house: House, way: str) -> None:
-    """Up to the limit the entry is delivered; the next one finds it in the dead-letter stream, settled, in
-    one frame.
+    """Up to the limit entries are delivered; the next delivery finds them in the dead-letter stream,
+    settled.
     """
     grouped(house)
-    house.fill("s", 1)
+    house.fill("s", 2)
     house.run(reading())
-    assert given(house.run(AGAIN[way])) == [ONE]
-    pending = house.key("s").groups["g"].pending.get(ONE)
-    assert pending is not None
-    assert pending.consumer is not None
-    owner, count = pending.consumer.name, pending.delivery_count
-    assert count == 2
-    frames = len(house.payloads)
+    assert given(house.run(AGAIN[way])) == [ONE, TWO]
+    owner = "c" if way == "a history read" else "d"
+    assert [(row[1], row[3]) for row in house.pending("s", "g")] == [(owner, 2)] * 2  # type: ignore[index]
     assert given(house.run(AGAIN[way])) == []
+    assert house.turn.dead_lettered == [("s", "g", one, "max_deliveries") for one in (ONE, TWO)]
+    assert house.pending("s", "g") == []
+    assert house.live("s") == ["1-0", "2-0"], "the stream keeps its entries"
+    letters = [[("a", b"1"), *letter(one, owner, 2)] for one in ("1-0", "2-0")]
+    assert sorted(house.pairs("dead")) == letters
+    assert given(house.run(AGAIN[way])) == []
+    assert len(house.live("dead")) == 2, "once is enough"
+
+
+@pytest.mark.parametrize("way", AGAIN)
+def test_dead_letters_come_in_one_frame(house: House, way: str) -> None:
+    """Before their entries are settled; who reads them is woken."""
+    grouped(house, deliveries=1)
+    house.fill("s", 2)
+    house.run(reading())
+    frames = len(house.payloads)
+    house.run(AGAIN[way])
     assert len(house.payloads) == frames + 1
     kinds = [type(record) for record in house.turn.records]
     assert kinds.index(Append) < kinds.index(Settle)
-    assert len(house.key("s").groups["g"].pending) == 0
-    assert house.live("s") == ["1-0"], "the stream keeps its entry"
-    assert house.pairs("dead") == [[("a", b"1"), *letter("1-0", owner, 2)]]
-    assert house.turn.dead_lettered == [("s", "g", ONE, "max_deliveries")]
     assert "dead" in house.turn.signalled
-    assert given(house.run(AGAIN[way])) == []
-    assert len(house.live("dead")) == 1, "once is enough"
+
+
+@everywhere
+def test_in_a_transaction_too(house: House) -> None:
+    """The reply stands in its place."""
+    grouped(house, deliveries=1)
+    house.fill("s", 2)
+    house.run(reading())
+    found = house.transaction(("XAUTOCLAIM", "s", "g", "d", "0", "0"), ("XLEN", "s"))
+    assert (found, len(house.live("dead"))) == ([["0-0", [], []], 2], 2)
 
 
 def letter(entry_id: str, owner: str, count: int, reason: str = "max_deliveries") -> list[tuple[str, bytes]]:
@@ -153,6 +171,7 @@ def test_a_released_entry_has_no_consumer(house: House) -> None:
     assert house.pairs("dead")[0][1:] == letter("1-0", "", 1)
 
 
+@everywhere
 def test_by_hand(house: House) -> None:
     """With any count: pending entries go, with the reason; others are left alone; each once."""
     house.fill("s", 5)
@@ -168,11 +187,12 @@ def test_by_hand(house: House) -> None:
         letter("2-0", "c", 1, "bad ü"),
         letter("1-0", "c", 1, "bad ü"),
     ]
-    assert [each for each, _ in house.key("s").groups["g"].pending.items()] == [id_of("3-0")]
+    assert [row[0] for row in house.pending("s", "g")] == ["3-0"]  # type: ignore[index]
     again = house.of(DeadLettered, DeadLetterEntries(stream="s", group="g", ids=wanted, reason="again"))
     assert again == DeadLettered("dead", [], [])
 
 
+@everywhere
 def test_by_hand_without_a_place_to_go(house: House) -> None:
     house.run(EnsureGroup(stream="s", group="g", start=0, mkstream=True))
     assert house.refused(DeadLetterEntries(stream="s", group="g", ids=[ONE], reason="")).code == "invalid"
@@ -342,7 +362,7 @@ async def test_ids_of_letters_are_not_given_again_after_a_crash() -> None:
     await poisoned(running, running.run)
     await running.run(adding("s", "2-0"))
     await running.run(reading())
-    assert given(await running.run(claiming())) == []
+    assert given(await running.run(claiming(ONE))) == []
     await reply_to(running.engine, UpdateGroup(stream="s", group="g"), synced=True)
     assert given(await running.run(claiming(id_of("2-0")))) == []
     shown = await running.run(types.XRange(stream="dead", start=0, end=ids.ID_MAX))

@@ -12,14 +12,19 @@ import pytest
 from engine import Engine, ids
 from engine.commands.housekeeping import TURN_RELEASES_MAX
 from engine.commands.types import Cursor, Nack, NackMode, XNack, XReadGroup
-from engine.commands.weir_commands import EnsureGroup, ReleaseDeferred
+from engine.commands.weir_commands import DeleteGroup, EnsureGroup, ReleaseDeferred, UpdateGroup
 from engine.storage.memory import MemoryStorage
 from tests.engine.conversation import Conversation
-from tests.engine.house import House, id_of
+from tests.engine.house import House, everywhere, id_of
 from tests.engine.images import image
 from tests.engine.running import keyspace_of
 
 READING: Final = ("XREADGROUP", "GROUP", "g", "b", "BLOCK", "60000", "CLAIM", "9999999", "STREAMS", "s", ">")
+HANDED_OUT: Final = (
+    ("XGROUP", "CREATE", "s", "g", "$", "MKSTREAM"),
+    *[("XADD", "s", f"{number}-0", "a", "1") for number in (1, 2, 3)],
+    ("XREADGROUP", "GROUP", "g", "a", "STREAMS", "s", ">"),
+)
 
 
 @pytest.fixture
@@ -31,9 +36,8 @@ async def talk() -> AsyncIterator[Conversation]:
 
 async def hand_out(talk: Conversation) -> None:
     """Three entries, which `a` holds."""
-    await talk.call("XGROUP", "CREATE", "s", "g", "$", "MKSTREAM")
-    await talk.add("s", "1-0", "2-0", "3-0")
-    await talk.call("XREADGROUP", "GROUP", "g", "a", "STREAMS", "s", ">")
+    for words in HANDED_OUT:
+        await talk.call(*words)
 
 
 async def defer(talk: Conversation, ms: int, *entry_ids: str, mode: str = "FAIL") -> object:
@@ -71,27 +75,6 @@ async def test_they_come_back_in_the_order_of_their_times(talk: Conversation) ->
     assert ids_in(await talk.call(*READING)) == ["3-0", "2-0", "1-0"]
 
 
-async def test_claims_of_idle_entries_pass_it_over_and_one_by_its_id_takes_it(talk: Conversation) -> None:
-    await defer(talk, 200, "1-0", "2-0")
-    await talk.pass_ms(100)
-    claimed: Any = await talk.call("XAUTOCLAIM", "s", "g", "b", "0", "0")
-    assert [entry[0] for entry in claimed[1]] == ["3-0"]
-    idle: Any = await talk.call("XPENDING", "s", "g", "IDLE", "1", "-", "+", "10")
-    assert idle == []
-    assert await talk.call("XCLAIM", "s", "g", "b", "0", "1-0", "JUSTID") == ["1-0"]
-    await talk.pass_ms(100)
-    assert [row[:2] for row in of(talk.engine)] == [("1-0", "b"), ("2-0", None), ("3-0", "b")]
-
-
-async def test_an_acknowledged_one_does_not_come_back(talk: Conversation) -> None:
-    await defer(talk, 200, "1-0", "2-0")
-    assert await talk.call("XACK", "s", "g", "2-0") == 1
-    # And one that is given back at once does not wait any more.
-    assert await talk.call("XNACK", "s", "g", "FAIL", "IDS", "1", "1-0") == 1
-    await talk.pass_ms(200)
-    assert of(talk.engine) == [("1-0", None, None), ("3-0", "a", None)]
-
-
 @pytest.mark.parametrize("rewritten", [False, True])
 async def test_a_crash_changes_neither_the_times_nor_the_counts(
     rewritten: bool,  # noqa: FBT001 - a parameter
@@ -125,17 +108,6 @@ async def test_what_was_due_while_nothing_ran_comes_back_at_once() -> None:
         assert ids_in(await talk.call(*READING)) == ["1-0"]
 
 
-async def test_it_follows_a_rename_and_a_copy(talk: Conversation) -> None:
-    await defer(talk, 200, "1-0")
-    await talk.call("COPY", "s", "copied")
-    await talk.call("RENAME", "s", "renamed")
-    groups = {name: key.groups["g"] for name, key in keyspace_of(talk.engine).keys.items()}
-    assert sorted(groups) == ["copied", "renamed"]
-    assert all(len(group.deferred) == 1 for group in groups.values())
-    await talk.pass_ms(200)
-    assert all(group.released_count() == 1 and not group.deferred for group in groups.values())
-
-
 async def test_a_clock_that_is_set_changes_when_they_come_back_and_nothing_else(talk: Conversation) -> None:
     await defer(talk, 3_600_000, "1-0")
     talk.clock.pass_ms(-3_600_000, 0)
@@ -157,6 +129,101 @@ async def test_a_delay_is_seven_days_at_most(talk: Conversation, ms: str) -> Non
         "-ERR Unrecognized XNACK option 'DELAY'"
     )
     assert of(talk.engine)[0][1] == "a"
+
+
+# --- over all engines -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def held(house: House) -> House:
+    """Three entries, which `a` holds."""
+    for words in HANDED_OUT:
+        house.call(*words)
+    return house
+
+
+def give_back(house: House, ms: int, *entry_ids: str, mode: str = "FAIL") -> object:
+    return house.call("WEIR.NACK", "s", "g", mode, "DELAY", ms, "IDS", len(entry_ids), *entry_ids)
+
+
+def released(house: House, stream: str = "s") -> list[str]:
+    """What a read gets that takes what was given back."""
+    reply: Any = house.read("g", "b", stream, ">", "CLAIM", "9999999")
+    return [] if reply is None else ids_in(reply)
+
+
+@everywhere
+def test_nothing_takes_it_until_then(held: House) -> None:
+    """No read, no claim of what is idle; it belongs to no consumer that is shown. A claim by its ID does."""
+    assert give_back(held, 60_000, "1-0", "2-0") == 2
+    for _ in range(2):
+        claimed: Any = held.call("XAUTOCLAIM", "s", "g", "b", "0", "0")
+        assert [entry[0] for entry in claimed[1]] == ["3-0"]
+    assert released(held) == []
+    assert held.call("XPENDING", "s", "g") == [3, "1-0", "3-0", [["b", "1"]]]
+    assert held.consumers("s", "g") == ["a", "b"]
+    held.pass_ms(10)
+    idle: Any = held.call("XPENDING", "s", "g", "IDLE", "1", "-", "+", "10")
+    assert [row[0] for row in idle] == ["3-0"]
+    assert held.call("XCLAIM", "s", "g", "b", "0", "1-0", "JUSTID") == ["1-0"]
+    owners = [row[1] for row in held.pending("s", "g")]  # type: ignore[index]
+    assert owners == ["b", "", "b"]
+
+
+@everywhere
+def test_what_was_settled_meanwhile_does_not_come_back(held: House) -> None:
+    """Acknowledged, given back at once and taken, or of a group that is another one by then."""
+    give_back(held, 200, "1-0", "2-0")
+    assert held.call("XACK", "s", "g", "1-0") == 1
+    assert held.call("XNACK", "s", "g", "FAIL", "IDS", "1", "2-0") == 1
+    assert released(held) == ["2-0"]
+    held.wait_ms(200)
+    assert released(held) == []
+    assert [row[0] for row in held.pending("s", "g")] == ["2-0", "3-0"]  # type: ignore[index]
+    give_back(held, 200, "2-0")
+    held.run(DeleteGroup(stream="s", group="g", drop=True))
+    held.call("XGROUP", "CREATE", "s", "g", "$")
+    held.wait_ms(200)
+    assert released(held) == []
+
+
+@everywhere
+@pytest.mark.parametrize(("mode", "count"), [("SILENT", 0), ("FAIL", 1), ("FATAL", 2**63 - 1)])
+def test_the_count_is_kept_exactly(held: House, mode: str, count: int) -> None:
+    """Numbers of scripts are not exact beyond 2^53."""
+    give_back(held, 100, "1-0", mode=mode)
+    for _ in range(2):
+        assert held.pending("s", "g")[0][1::2] == ["", count]  # type: ignore[index]
+        held.wait_ms(100)
+    assert released(held) == ["1-0"]
+    again = count if mode == "FATAL" else count + 1
+    assert held.pending("s", "g")[0][1::2] == ["b", again]  # type: ignore[index]
+
+
+@everywhere
+@pytest.mark.parametrize("way", ["read", "claim", "autoclaim"])
+def test_what_was_given_back_as_fatal_is_a_dead_letter_with_its_count(held: House, way: str) -> None:
+    dead = "{s}dead"
+    held.run(UpdateGroup(stream="s", group="g", policy={"dead_letter_stream": dead, "max_deliveries": 9}))
+    held.call("XNACK", "s", "g", "FATAL", "IDS", "1", "1-0")
+    if way == "read":
+        assert released(held) == []
+    else:
+        place = ("XCLAIM", "1-0") if way == "claim" else ("XAUTOCLAIM", "0")
+        assert "1-0" not in str(held.call(place[0], "s", "g", "b", "0", place[1]))
+    (letter,) = held.pairs(dead)
+    assert dict(letter)["weir-deliveries"] == str(2**63 - 1).encode()
+
+
+@everywhere
+def test_it_goes_where_its_stream_goes(held: House) -> None:
+    """Under another name it comes back there, and in a copy as well."""
+    give_back(held, 300, "1-0")
+    for words in (("COPY", "s", "{s}copy"), ("RENAME", "s", "{s}t")):
+        held.call(*words)
+        assert released(held, words[2]) == []
+    held.wait_ms(300)
+    assert [released(held, name) for name in ("{s}copy", "{s}t")] == [["1-0"]] * 2
 
 
 # --- turns ----------------------------------------------------------------------------------------------

@@ -54,13 +54,7 @@ def test_what_was_trimmed_is_forgotten_though_live_entries_are_below_it(world: W
 
 
 @pytest.mark.parametrize(
-    "moving",
-    [
-        ("XINFO", "STREAM", "s"),
-        ("COPY", "s", "t"),
-        ("RENAME", "s", "t"),
-    ],
-    ids=lambda words: words[0],
+    "moving", [("XINFO", "STREAM", "s"), ("COPY", "s", "t"), ("RENAME", "s", "t")], ids=lambda words: words[0]
 )
 def test_what_was_deleted_is_forgotten_though_xsetid_hides_it(
     world: World, moving: tuple[str | int, ...]

@@ -135,16 +135,6 @@ def test_history_is_decided_stream_by_stream(three: World) -> None:
     assert reply == [["s", [entry("1-0"), entry("2-0"), entry("3-0")]], ["t", []]]
 
 
-def test_nothing_waits_in_a_transaction(three: World) -> None:
-    """Edge 40: BLOCK 0 is answered null at once."""
-    replies = three.transaction(
-        ("XREAD", "BLOCK", "0", "STREAMS", "s", "$"),
-        ("XREADGROUP", "GROUP", "g", "a", "COUNT", "3", "STREAMS", "s", ">"),
-        ("XREADGROUP", "GROUP", "g", "a", "BLOCK", "0", "STREAMS", "s", ">"),
-    )
-    assert (replies[0], replies[2]) == (None, None)
-
-
 @pytest.mark.parametrize("words", [("GROUP", "g", "a"), ("NOACK",), ("CLAIM", "5")])
 def test_a_plain_read_says_which_option_is_not_its_own(three: World, words: tuple[str, ...]) -> None:
     """Edge 41: in a sentence of its own."""
@@ -208,15 +198,9 @@ def test_groups_of_one_name_are_different_on_different_streams(three: World) -> 
 @pytest.mark.parametrize(
     ("streams", "refusal"),
     [
-        (
-            ("s", "no", ">", ">"),
-            NO_GROUP,
-        ),
+        (("s", "no", ">", ">"), NO_GROUP),
         (("s", "s", ">", "bad"), INVALID_ID),
-        (
-            ("no", "s", "$", ">"),
-            NO_GROUP,
-        ),
+        (("no", "s", "$", ">"), NO_GROUP),
     ],
 )
 def test_everything_is_checked_before_anything_is_delivered(

@@ -1,10 +1,12 @@
 """Extending what a consumer holds: its idle time begins anew, and nothing else changes."""
 
+from typing import Any
+
 from engine import ids
 from engine.commands.types import Cursor, XReadGroup
 from engine.commands.weir_commands import EnsureGroup, Extend, Maintain, UpdateGroup
 from engine.replies import Outcomes
-from tests.engine.house import House, id_of
+from tests.engine.house import House, everywhere, id_of
 
 TIMEOUT_MS = 1_000
 
@@ -24,8 +26,13 @@ def begin(house: House) -> None:
 
 def owners(house: House) -> dict[str, str | None]:
     """Whose each pending entry is."""
-    pending = house.key("s").groups["g"].pending.items()
-    return {ids.format(one): state.consumer.name if state.consumer else None for one, state in pending}
+    rows: Any = house.pending("s", "g")
+    return {row[0]: row[1] or None for row in rows}
+
+
+def counts(house: House) -> list[int]:
+    rows: Any = house.pending("s", "g")
+    return [row[3] for row in rows]
 
 
 def test_the_time_to_acknowledge_counts_from_the_last_word(house: House) -> None:
@@ -40,12 +47,14 @@ def test_the_time_to_acknowledge_counts_from_the_last_word(house: House) -> None
     assert owners(house) == {"1-0": None, "2-0": None}
 
 
+@everywhere
 def test_an_entry_that_is_not_its_own_is_left_alone(house: House) -> None:
     """Deferred, acknowledged or another's."""
     begin(house)
     house.call("XCLAIM", "s", "g", "b", "0", "1-0", "JUSTID")
     house.call("WEIR.NACK", "s", "g", "FAIL", "IDS", "1", "2-0", "DELAY", "5000")
-    assert extend(house, "a", "1-0", "2-0", "2-0", "3-0") == []
+    command = Extend(stream="s", group="g", consumer="a", ids=[*map(id_of, ("1-0", "2-0", "2-0", "3-0"))])
+    assert house.of(Outcomes, command) == Outcomes([], [id_of("1-0"), id_of("2-0")])
     assert owners(house) == {"1-0": "b", "2-0": None}
 
 
@@ -60,15 +69,20 @@ def test_what_has_timed_out_and_was_given_to_no_one_is_its_own_again(house: Hous
     assert extend(house, "a", "2-0") == ["2-0"]
     house.restart()
     assert owners(house) == {"1-0": None, "2-0": "a"}
-    assert [state.delivery_count for _, state in house.key("s").groups["g"].pending.items()] == [1, 1]
+    assert counts(house) == [1, 1]
 
 
+@everywhere
 def test_extending_counts_no_delivery_and_no_id_twice(house: House) -> None:
     begin(house)
-    assert extend(house, "a", "1-0", "1-0") == ["1-0"]
-    assert [state.delivery_count for _, state in house.key("s").groups["g"].pending.items()] == [1, 1]
+    house.call("XCLAIM", "s", "g", "b", "0", "2-0", "JUSTID")
+    command = Extend(stream="s", group="g", consumer="a", ids=[*map(id_of, ("1-0", "2-0", "2-1", "1-0"))])
+    assert house.of(Outcomes, command) == Outcomes([id_of("1-0")], [id_of("2-0")])
+    assert owners(house) == {"1-0": "a", "2-0": "b"}
+    assert counts(house) == [1, 1]
 
 
+@everywhere
 def test_a_missing_group_is_named(house: House) -> None:
     command = Extend(stream="s", group="g", consumer="a", ids=[1])
     assert house.refused(command).code == "no_group"

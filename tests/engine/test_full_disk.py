@@ -236,16 +236,21 @@ async def test_a_segment_that_was_prepared_and_not_begun_goes() -> None:
     assert segments(killed) == ["segment-1.weir"]
 
 
-@pytest.mark.no_cover
-async def test_stopped_anywhere_on_the_way_out_nothing_is_lost() -> None:
-    """Killed or without power before any operation of a rewrite: the same streams, and a way out."""
+async def killed_with_a_way_out() -> tuple[MemoryStorage, object]:
+    """A full disk whose gateway was killed after a trim, and what it has then."""
     full = MemoryStorage(space_bytes=SMALL_BYTES)
     async with Full(full) as talk:
         await talk.fill()
         await remove(talk, "trim")
         before = image(keyspace_of(talk.engine))
         await talk.call("DBSIZE", synced=True)
-        killed = full.kill()
+        return full.kill(), before
+
+
+@pytest.mark.no_cover
+async def test_stopped_anywhere_on_the_way_out_nothing_is_lost() -> None:
+    """Killed or without power before any operation of a rewrite: the same streams, and a way out."""
+    killed, before = await killed_with_a_way_out()
     for moment in range(1_000):
         storage = killed.kill()
         async with Full(storage) as talk:
@@ -277,13 +282,7 @@ async def test_stopped_anywhere_on_the_way_out_nothing_is_lost() -> None:
 )
 async def test_a_fault_anywhere_on_the_way_out_loses_nothing(operation: str) -> None:
     """The rewrite fails or ends well, the data is the same, and the next one ends well."""
-    full = MemoryStorage(space_bytes=SMALL_BYTES)
-    async with Full(full) as talk:
-        await talk.fill()
-        await remove(talk, "trim")
-        before = image(keyspace_of(talk.engine))
-        await talk.call("DBSIZE", synced=True)
-        killed = full.kill()
+    killed, before = await killed_with_a_way_out()
     for nth in range(1, 30):
         storage = killed.kill()
         async with Full(storage) as talk:

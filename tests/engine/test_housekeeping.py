@@ -142,9 +142,9 @@ def test_silent_consumers_are_removed_and_what_they_held_released(house: House) 
     assert house.consumers("s", "g") == ["a", "b"]
     house.pass_ms(1)
     house.keep_house()
+    assert "s" in house.turn.signalled
     assert house.consumers("s", "g") == ["b"]
     assert rows(house) == [("1-0", None, 1), ("2-0", None, 1), ("3-0", "b", 1)]
-    assert "s" in house.turn.signalled
 
 
 def test_a_silent_consumer_with_much_in_hand_goes_in_turns(house: House) -> None:

@@ -2,15 +2,17 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from typing import Any
 
 import pytest
 
 from engine import Engine, EngineError, ReadHandle, SystemClock, entries, ids
-from engine.commands.types import Claim, Cursor, XAck, XAdd, XClaim, XGroupCreate, XPendingRange, XReadGroup
+from engine.commands.types import Cursor, XAck, XAdd, XGroupCreate, XPendingRange, XReadGroup
 from engine.commands.weir_commands import GiveBack
 from engine.replies import GroupRead, PendingList, Reply
 from engine.storage.memory import MemoryStorage
-from tests.engine.asking import begin_read, reply_to, submit
+from tests.engine.asking import begin_read, reply_of, reply_to, submit
+from tests.engine.house import House, everywhere, id_of
 
 ENTRY = entries.body([("a", "1")])
 NEW = [("s", Cursor.NEW)]
@@ -50,8 +52,9 @@ class Reader:
 
 
 async def _pending(engine: Engine) -> list[tuple[int, str | None, int]]:
-    found = await reply_to(engine, XPendingRange(stream="s", group="g", start=0, end=ids.ID_MAX, count=10))
-    assert isinstance(found, PendingList)
+    found = await reply_of(
+        engine, PendingList, XPendingRange(stream="s", group="g", start=0, end=ids.ID_MAX, count=10)
+    )
     return [(one.id, one.consumer, one.delivery_count) for one in found.entries]
 
 
@@ -135,16 +138,25 @@ async def test_a_task_that_is_cancelled_takes_nothing(engine: Engine) -> None:
     assert len(await Reader(engine, NEXT).ids()) == 1
 
 
-async def test_what_never_arrived_goes_back_as_it_was(engine: Engine) -> None:
+@everywhere
+def test_what_never_arrived_goes_back_as_it_was(house: House) -> None:
     """Without an owner, with a delivery less; what was claimed meanwhile, or is done, stays as it is."""
-    await reply_to(engine, XAdd(stream="s", bodies=[ENTRY] * 3))
-    first, second, third = await Reader(engine, READ).ids()
-    claim = Claim(ids=[second], min_idle_ms=0)
-    await reply_to(engine, XClaim(stream="s", group="g", consumer="other", claim=claim))
-    back = GiveBack(stream="s", group="g", consumer="c", ids=[first, second, third + 1])
-    assert await reply_to(engine, back) == 1
-    assert await _pending(engine) == [(first, None, 0), (second, "other", 2), (third, "c", 1)]
-    assert await reply_to(engine, back) == 0
+    house.call("XGROUP", "CREATE", "s", "g", "0", "MKSTREAM")
+    house.fill("s", 3)
+    house.read("g", "c", "s")
+    house.call("XCLAIM", "s", "g", "other", "0", "2-0")
+    wanted = [id_of(words) for words in ("1-0", "2-0", "3-1")]
+    for consumer, done in (("none", 0), ("c", 1), ("c", 0)):
+        assert house.run(GiveBack(stream="s", group="g", consumer=consumer, ids=wanted)) == done
+    rows: Any = house.pending("s", "g")
+    assert [[*row[:2], row[3]] for row in rows] == [["1-0", "", 0], ["2-0", "other", 2], ["3-0", "c", 1]]
+    assert rows[0][2] == -1
+    assert house.call("XPENDING", "s", "g") == [3, "1-0", "3-0", [["c", "1"], ["other", "1"]]]
+    assert house.consumers("s", "g") == ["c", "other"]
+    taken = house.of(GroupRead, XReadGroup(group="g", consumer="d", streams=NEW, claim_min_idle_ms=60_000))
+    assert [(one.id, one.deliveries) for one in taken.streams[0].entries] == [(wanted[0], 0)]
+    # Where it is kept until then is not shown.
+    assert "weir:" not in str(house.call("XINFO", "STREAM", "s", "FULL"))
 
 
 async def test_who_claims_gets_it_at_once(engine: Engine) -> None:

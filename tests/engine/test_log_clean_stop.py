@@ -1,7 +1,6 @@
 """After a clean stop nothing can be torn: a file that is shorter than it was then is refused."""
 
 import errno
-from collections.abc import Callable
 
 import pytest
 
@@ -26,9 +25,7 @@ from tests.engine.log_cases import (
     stop_of,
     torn_files,
     unstopped,
-    write_base,
 )
-from tests.engine.test_log_inspection import sealed
 
 NOW_MS = 1_800_000_000_000
 
@@ -37,42 +34,12 @@ def last_file(storage: MemoryStorage) -> str:
     return decode(storage.content(MANIFEST)).segments[-1].name
 
 
-def based() -> MemoryStorage:
-    """A base, and a segment behind it, closed cleanly."""
-    storage = MemoryStorage()
-    log = open_log(storage)
-    append(log, b"one", synced=True)
-    position = log.start_segment(log.prepare_segment())
-    append(log, synced=True)
-    log.name_segments()
-    write_base(log, position, b"one", reservation_ms=0)
-    append(log, b"two", synced=True)
-    log.close()
-    return storage.crash()
-
-
 def test_the_last_file_is_recorded() -> None:
     """Its length, and the checksum of its last frame, which covers all of it."""
     storage = closed()
     content = storage.content(SEGMENT)
     assert stop_of(storage) == Seal(len(content), frames_of(content)[-1].checksum)
     assert stop_of(storage.crash()) == stop_of(storage), "a power cut does not lose it"
-
-
-@pytest.mark.parametrize("make", [closed, sealed, based], ids=lambda make: make.__name__)
-def test_a_cut_at_any_byte_is_refused(make: Callable[[], MemoryStorage]) -> None:
-    """Between two frames too, where the rest looks whole. Nothing is touched."""
-    storage = make()
-    name = last_file(storage)
-    content = storage.content(name)
-    frames = frames_of(content, **chain(storage))
-    for length in range(len(content)):
-        image = changed(storage, name, content[:length])
-        with pytest.raises(LogRefusedError, match="`weir log repair`") as refused:
-            open_log(image)
-        sound = max((frame.end for frame in frames if frame.end <= length), default=0)
-        assert (refused.value.file, refused.value.offset) == (name, sound)
-        assert files(image) == files(changed(storage, name, content[:length]))
 
 
 def chain(storage: MemoryStorage) -> dict[str, int]:
@@ -88,17 +55,6 @@ def test_the_refusal_says_how_much_there_was() -> None:
     reason = f"{SEGMENT}, offset {at}: the file ends here, yet the last clean stop left {len(content)} bytes"
     with pytest.raises(LogRefusedError, match=reason):
         open_log(changed(storage, SEGMENT, content[:at]))
-
-
-def test_a_flipped_bit_in_the_last_frame_is_refused() -> None:
-    """No later frame says that it was synced, but the record does."""
-    storage = closed()
-    content = storage.content(SEGMENT)
-    for bit in range(frames_of(content)[-1].offset * 8, len(content) * 8):
-        flipped = bytearray(content)
-        flipped[bit // 8] ^= 1 << bit % 8
-        with pytest.raises(LogRefusedError, match="in what was synced"):
-            open_log(changed(storage, SEGMENT, bytes(flipped)))
 
 
 def test_bytes_behind_the_end_are_a_torn_tail() -> None:

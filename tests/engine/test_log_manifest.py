@@ -9,16 +9,8 @@ from hypothesis import strategies as st
 
 from engine.codec import HEAD, HEADER, encode_file_frame, file_salt
 from engine.log import LogRefusedError
-from engine.log.files import BaseFile, next_number
-from engine.log.manifest import (
-    MANIFEST_BYTES_MAX,
-    Base,
-    Manifest,
-    Seal,
-    Segment,
-    decode,
-    file_number,
-)
+from engine.log.files import next_number
+from engine.log.manifest import MANIFEST_BYTES_MAX, Base, Manifest, Seal, Segment, decode, file_number
 from engine.storage.memory import MemoryStorage
 from tests.engine.log_cases import (
     SEGMENT,
@@ -31,7 +23,6 @@ from tests.engine.log_cases import (
     open_log,
     reader,
     recovered,
-    unstopped,
     write_base,
 )
 
@@ -189,49 +180,6 @@ def test_a_base_is_replayed_first_and_stands_for_what_was_before() -> None:
     assert recovered(storage.crash())[-2:] == [b"five", b"six"]
 
 
-@pytest.mark.parametrize("name", ["base-4.weir", "segment-2.weir", "segment-3.weir"])
-def test_a_named_file_that_is_missing_or_empty_is_refused(name: str) -> None:
-    """The message names it."""
-    directory = files(with_base())
-    for spoiled in (
-        {other: content for other, content in directory.items() if other != name},
-        {**directory, name: b""},
-        {**directory, name: bytes(51)},
-    ):
-        with pytest.raises(LogRefusedError) as refused:
-            recovered(MemoryStorage(spoiled))
-        assert refused.value.file == name
-
-
-@pytest.mark.parametrize("name", ["base-4.weir", "segment-2.weir"])
-def test_a_sealed_file_is_exactly_as_it_was_sealed(name: str) -> None:
-    """Not a byte less, not one more, none changed: there is no torn tail in a finished file."""
-    storage = with_base()
-    content = files(storage)[name]
-    spoiled = [content[:-1], content + b"\0", content[:52]]
-    for bit in range(len(content) * 8):
-        flipped = bytearray(content)
-        flipped[bit // 8] ^= 1 << bit % 8
-        spoiled.append(bytes(flipped))
-    for each in spoiled:
-        with pytest.raises(LogRefusedError) as refused:
-            recovered(changed(storage, name, each))
-        assert refused.value.file == name
-
-
-@pytest.mark.parametrize("fake", ["older", "of another log"])
-def test_a_sound_base_in_the_place_of_another_is_refused(fake: str) -> None:
-    """An older one restored beside newer segments has its own checksum, and is not the one named."""
-    storage = with_base()
-    other = MemoryStorage()
-    position = decode(storage.content("manifest")).segments[0].position
-    another = BaseFile(other, 4, position - (fake == "older"), 0x5A17)
-    another.append([b"ONE and two", b"!"])
-    another.finish(reservation_ms=77)
-    with pytest.raises(LogRefusedError, match=r"base-4.weir"):
-        recovered(changed(storage, "base-4.weir", other.content("base-4.weir")))
-
-
 def test_a_sound_segment_of_another_log_is_refused() -> None:
     """Same frames, same places, other chain or place in the log."""
     ours, theirs = with_base(), closed()
@@ -271,14 +219,6 @@ def followed() -> tuple[MemoryStorage, bytes]:
     append(log, b"three", synced=True)
     log.close()
     return storage.crash(), before
-
-
-def test_a_manifest_older_than_the_log_forgets_nothing() -> None:
-    """Put back from a copy, or never followed by its successor: the segments themselves tell what follows."""
-    storage, before = followed()
-    older = changed(storage, "manifest", before)
-    assert recovered(older) == [b"one", b"two", b"three"]
-    assert older.content("manifest") == unstopped(storage.content("manifest"))
 
 
 def test_a_manifest_that_names_nothing_beside_a_log_is_refused() -> None:
@@ -345,35 +285,6 @@ def test_a_segment_without_a_whole_first_frame_is_none() -> None:
             image = MemoryStorage({**whole, "segment-2.weir": beginning})
             assert recovered(image) == [b"one"]
             assert image.content("segment-2.weir") == beginning
-
-
-@pytest.mark.parametrize(
-    "extra",
-    [
-        {"notes.txt": b"mine"},
-        {"segment-0.weir": b"an older generation"},
-        {"base-7.weir": b"not yet named"},
-        {"segment-9.weir": bytes(500)},
-        {"segment-9.weir": b""},
-        {"segment-1.weir.torn-60": b"kept"},
-        {"other.tmp": b"not ours"},
-        {"manifest.tmp.old": b"not ours"},
-    ],
-)
-def test_unknown_files_are_ignored_and_kept(extra: dict[str, bytes]) -> None:
-    """Nothing whose name is not ours, or which the manifest does not name, is read or removed."""
-    storage = closed()
-    expected = recovered(storage)
-    beside = MemoryStorage({**files(storage), **extra})
-    assert recovered(beside) == expected
-    assert files(beside) == {**files(storage), **extra}
-
-
-def test_a_copy_of_a_segment_beside_it_is_not_a_newer_log() -> None:
-    """A backup left in the directory has frames, but none that go on where the log ends."""
-    storage = closed()
-    beside = changed(storage, "segment-9.weir", storage.content(SEGMENT))
-    assert recovered(beside) == recovered(storage)
 
 
 def test_leftovers_of_ours_go_only_after_a_successful_load() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.codec import FILE_FRAME_BYTES, HEAD, MAGIC, Kind, encode_header, file_salt
+from engine.codec import FILE_FRAME_BYTES, Kind, encode_header, file_salt
 from engine.log import Log, LogPoisonedError, LogRefusedError
 from engine.storage import StorageLockedError
 from engine.storage.file import FileStorage
@@ -111,14 +111,6 @@ class TestACutLog:
             assert log.recovery.torn_file == next(iter(kept), None)
             log.close(clean=False)
 
-    def test_is_refused_without_its_first_frame(self) -> None:
-        """The first frame was synced before the manifest named the file: its loss is no torn tail."""
-        storage = synced_then_not()
-        for cut in range(FILE_FRAME_BYTES):
-            image = changed(storage, SEGMENT, storage.content(SEGMENT)[:cut])
-            with pytest.raises(LogRefusedError, match=rf"{SEGMENT}, offset 0: .*`weir log repair`"):
-                open_log(image)
-
     def test_goes_on_where_it_was_cut(self) -> None:
         """New frames follow the last whole one, and the next start finds an unbroken log."""
         storage = synced_then_not()
@@ -181,77 +173,7 @@ class TestAFlippedBit:
             assert torn_files(files(image)) == {f"{SEGMENT}.torn-{place}": bytes(flipped[place:])}
 
 
-class TestFramesThatMoved:
-    def test_a_removed_frame_is_refused(self) -> None:
-        """A log with a hole that closes seamlessly is still not the log that was written."""
-        storage = closed()
-        content = storage.content(SEGMENT)
-        for frame in frames_of(content)[:-1]:
-            with pytest.raises(LogRefusedError) as refused:
-                recovered(changed(storage, SEGMENT, content[: frame.offset] + content[frame.end :]))
-            assert refused.value.offset == frame.offset
-
-    def test_a_doubled_frame_is_never_served_twice(self) -> None:
-        """Refused; or, behind the last synced frame, cut."""
-        storage = closed()
-        content = storage.content(SEGMENT)
-        *frames, _last, mark = frames_of(content)
-        for frame in frames:
-            image = changed(storage, SEGMENT, content[: frame.end] + content[frame.offset :])
-            with pytest.raises(LogRefusedError) as refused:
-                recovered(image)
-            assert refused.value.offset == frame.end
-        assert recovered(changed(storage, SEGMENT, content + content[mark.offset :])) == payloads_of(storage)
-
-    def test_two_swapped_frames_are_refused(self) -> None:
-        """Wherever they stand, and however far apart."""
-        storage = closed()
-        content = storage.content(SEGMENT)
-        parts = [content[frame.offset : frame.end] for frame in frames_of(content)]
-        for one in range(len(parts) - 1):
-            for other in range(one + 1, len(parts)):
-                swapped = list(parts)
-                swapped[one], swapped[other] = parts[other], parts[one]
-                with pytest.raises(LogRefusedError):
-                    recovered(changed(storage, SEGMENT, b"".join(swapped)))
-
-
 class TestZerosAndHoles:
-    @pytest.mark.parametrize("zeros", [1, 511, 512, 4096])
-    def test_zeros_behind_the_log_are_a_torn_tail(self, zeros: int) -> None:
-        """What ext4 and XFS leave after a power cut; Redis refuses to start with them."""
-        for storage in (closed(), synced_then_not()):
-            image = changed(storage, SEGMENT, storage.content(SEGMENT) + bytes(zeros))
-            log = open_log(image)
-            assert list(log.replay()) == payloads_of(storage)
-            assert log.recovery.torn_bytes == zeros
-            assert not log.recovery.clean_stop
-            log.close(clean=False)
-
-    def test_a_hole_in_what_was_not_synced_is_cut_at_its_start(self) -> None:
-        """Pages reach the disk in any order: sound frames behind the hole are not served."""
-        storage = MemoryStorage()
-        log = open_log(storage)
-        append(log, *(bytes([number]) * 300 for number in range(4)), synced=True)
-        append(log, *(bytes([number]) * 300 for number in range(4, 12)), synced=False)
-        content = storage.content(SEGMENT)
-        hole = 2048
-        image = changed(storage, SEGMENT, content[:hole] + bytes(512) + content[hole + 512 :])
-        expected = payloads_of(storage, before=hole)
-        assert 4 < len(expected) < 8
-        assert recovered(image) == expected
-
-    def test_zeros_in_the_middle_of_what_was_synced_are_refused(self) -> None:
-        """One lost page under frames that were acknowledged is not a torn tail."""
-        storage = MemoryStorage()
-        log = open_log(storage)
-        append(log, *(bytes([number + 1]) * 1000 for number in range(12)), synced=True)
-        append(log, b"knows what was synced", synced=False)
-        content = storage.content(SEGMENT)
-        image = changed(storage, SEGMENT, content[:4096] + bytes(4096) + content[8192:])
-        with pytest.raises(LogRefusedError, match=f"{SEGMENT}, offset "):
-            recovered(image)
-
     def test_frames_behind_the_damage_tell_that_it_was_synced(self) -> None:
         """The only witness may stand behind the damage; without it the same damage is a torn tail."""
         storage = MemoryStorage()
@@ -284,17 +206,6 @@ class TestHostileBytes:
         salt = file_salt(reader(content))
         with pytest.raises(LogRefusedError):  # and this is what would happen, did he know it
             recovered(changed(storage, SEGMENT, content[:-1] + self.forged(salt)))
-
-    @pytest.mark.parametrize("length", [2**31, 2**32 - 1, 10_000])
-    def test_an_absurd_length_is_a_torn_tail(self, length: int) -> None:
-        """Whether or not its header verifies, a frame beyond the end of the file is none."""
-        storage = closed()
-        content = storage.content(SEGMENT)
-        last = frames_of(content)[-1]
-        head = HEAD.pack(MAGIC, 1, Kind.RECORDS, 0, length, last.sequence + 1, 0, last.checksum)
-        sound, _ = encode_header(Kind.RECORDS, last.sequence + 1, 0, last.checksum, 0, b"")
-        for tail in (head + bytes(8), sound):
-            assert recovered(changed(storage, SEGMENT, content + tail)) == payloads_of(storage)
 
 
 class TestRecoveryItself:

@@ -59,17 +59,25 @@ def test_a_sound_log_needs_none() -> None:
         assert not storage.operations
 
 
-def test_every_damage_is_mended_or_explained() -> None:
-    """After a repair the log starts with a prefix of what it held, or the repair says why it cannot."""
-    for what, storage in damaged():
-        before = files(storage)
+@pytest.mark.parametrize("lost", [None, MANIFEST])
+def test_every_damage_is_mended_or_a_backup_is_the_way(lost: str | None) -> None:
+    """After a repair the log starts with a prefix of what it held. Where the damage is in front of all that,
+    it says that a backup is the way, and nothing is touched. The manifest may be gone with it.
+    """
+    for what, found_so in damaged():
+        before = files(found_so)
         whole = None if SEGMENT in before and "segment-2.weir" not in before else ALL[:9]
+        if lost in before and not what.startswith(MANIFEST):
+            del before[MANIFEST]
+        storage = MemoryStorage(before)
         try:
             steps = mend(storage)
-        except IrreparableError:
-            # Nothing stands before the first frame of the first file.
+        except IrreparableError as verdict:
+            said = str(verdict)
+            assert "restore a backup" in said or not before, what
+            # Nothing stands before the first frame of the first file, or of the one behind a base.
             assert inspect(storage).refusal is not None
-            assert what.startswith((SEGMENT, "base-")), what
+            assert what.startswith((SEGMENT, "base-")) or (lost and "base-3.weir" in before), what
             assert files(storage) == before
             continue
         if all(isinstance(step, CutTail) for step in steps):
@@ -152,22 +160,26 @@ def test_a_lost_manifest_is_written_anew(make: Callable[[], MemoryStorage], text
     assert text is None or lost.content(f"{MANIFEST}.set-aside") == text
 
 
-def gaps() -> list[tuple[str, str]]:
-    return [
-        ("segment-1.weir", "begins at position 193"),
-        ("segment-2.weir", "segment-3.weir begins at"),
-    ]
+def test_without_a_manifest_what_is_before_a_gap_is_kept() -> None:
+    """First it is named, with what does not go on from there; then that is given up."""
+    content = files(sealed())
+    del content[MANIFEST], content["segment-2.weir"]
+    storage = MemoryStorage(content)
+    first = plan(storage)
+    assert isinstance(first, NewManifest)
+    assert "segment-3.weir will be given up next" in " ".join(first.sentences())
+    assert [type(step) for step in mend(storage)] == [NewManifest, GiveUp]
+    assert recovered(storage) == [*ALL[:3], LIFE]
+    assert storage.content("segment-3.weir.set-aside") == content["segment-3.weir"]
 
 
-@pytest.mark.parametrize(("name", "said"), gaps())
-def test_without_a_manifest_a_gap_is_named(name: str, said: str) -> None:
+def test_without_a_manifest_and_a_beginning_a_backup_is_the_way() -> None:
     """What is missing is named, and nothing is touched."""
     content = files(sealed())
-    del content[MANIFEST], content[name]
+    del content[MANIFEST], content["segment-1.weir"]
     storage = MemoryStorage(content)
-    with pytest.raises(IrreparableError, match=r"missing|neither") as verdict:
+    with pytest.raises(IrreparableError, match=r"segment-2\.weir, begins at position 183.*restore a backup"):
         plan(storage)
-    assert said.split(maxsplit=1)[0] in str(verdict.value)
     assert not storage.operations
 
 
@@ -235,6 +247,7 @@ def spoilt() -> list[tuple[str, dict[str, bytes], Sequence[type[RepairStep]]]]:
         ("no manifest", no_manifest, [NewManifest]),
         ("bad manifest", {**whole, MANIFEST: b"x"}, [NewManifest]),
         ("missing", missing, [GiveUp]),
+        ("missing, and no manifest", {**missing, MANIFEST: b""}, [NewManifest, GiveUp]),
         ("torn", torn, [CutTail]),
     ]
 

@@ -13,10 +13,21 @@ from engine.commands import weir_commands
 from engine.commands.base import Command
 from engine.commands.execution import Blocked, execute, execute_all
 from engine.commands.managing import TRANSFERRED_MAX
-from engine.commands.types import Claim, Cursor, XAck, XClaim, XDel, XGroupCreate, XReadGroup
+from engine.commands.types import (
+    Claim,
+    Cursor,
+    Delete,
+    XAck,
+    XClaim,
+    XDel,
+    XGroupCreate,
+    XGroupDestroy,
+    XInfoStreamFull,
+    XReadGroup,
+)
 from engine.parts.keeping import Retention, kept_of
-from engine.replies import Archived, Edges, GroupInfo, StreamPage
-from tests.engine.house import House, adding, id_of
+from engine.replies import Archived, Edges, GroupInfo, GroupRead, StreamDetail, StreamPage
+from tests.engine.house import House, adding, everywhere, id_of
 
 
 def reading(consumer: str = "c", **more: Any) -> XReadGroup:
@@ -98,8 +109,9 @@ def test_the_edges_of_a_stream(house: House) -> None:
 # --- groups ---------------------------------------------------------------------------------------------
 
 
+@everywhere
 def test_a_group_is_created_once(house: House) -> None:
-    """True the first time; one that is there keeps its position and its policy."""
+    """True the first time; one that is there keeps its position and its policy, which go with it."""
     assert house.refused(ensuring()).code == "no_stream"
     assert house.run(ensuring(mkstream=True, policy={"ack_timeout_ms": 5})) is True
     house.fill("s", 3)
@@ -108,6 +120,13 @@ def test_a_group_is_created_once(house: House) -> None:
     assert not house.turn.records
     info = described(house)
     assert (ids.format(info.last_delivered_id), info.ack_timeout_ms, info.max_deliveries) == ("2-0", 5, None)
+    (detail,) = house.of(StreamDetail, XInfoStreamFull(stream="s")).groups
+    assert detail.group.ack_timeout_ms == 5
+    for end in (XGroupDestroy(stream="s", group="g"), Delete(streams=["s"])):
+        house.run(weir_commands.UpdateGroup(stream="s", group="g", policy={"dead_letter_stream": "d"}))
+        house.run(end)
+        house.run(ensuring(mkstream=True))
+        assert (described(house).ack_timeout_ms, described(house).dead_letter_stream) == (None, None)
 
 
 def test_a_group_starts_where_it_is_told(house: House) -> None:
@@ -126,8 +145,7 @@ def test_a_change_of_a_group_names_only_what_changes(house: House) -> None:
     house.run(weir_commands.UpdateGroup(stream="s", group="g", policy={"max_deliveries": None}))
     assert described(house) == GroupInfo(
         name="g", consumers=0, pending=0, last_delivered_id=id_of("2-0"), entries_read=2, lag=3,
-        dead_letter_stream="d", ack_timeout_ms=7,
-    )  # fmt: skip
+        dead_letter_stream="d", ack_timeout_ms=7, state="no_consumers")  # fmt: skip
     house.run(weir_commands.UpdateGroup(stream="s", group="g", entries_read=1))
     assert described(house).entries_read == 1
     house.run(weir_commands.UpdateGroup(stream="s", group="g", start=Cursor.LATEST))
@@ -179,13 +197,18 @@ def shared(house: House) -> House:
     return house
 
 
+@everywhere
 def test_a_consumer_with_pending_entries_is_not_removed(shared: House) -> None:
+    """Unless another one takes them over."""
     refusal = shared.refused(removing())
     assert (refusal.code, refusal.members) == ("consumer_has_pending", {"pending": 5})
     assert shared.refused(removing("x")).code == "no_consumer"
     assert shared.refused(removing("x", transfer_to="d")).code == "no_consumer"
     group_gone = weir_commands.DeleteConsumer(stream="s", group="h", consumer="c")
     assert shared.refused(group_gone).code == "no_group"
+    assert shared.run(removing(transfer_to="d")) == 5
+    found = shared.of(GroupRead, XReadGroup(group="g", consumer="d", streams=[("s", 0)]))
+    assert [ids.format(one.id) for one in found.streams[0].entries] == [f"{n}-0" for n in range(1, 7)]
 
 
 def test_dropped_entries_are_pending_no_more(shared: House) -> None:

@@ -9,7 +9,7 @@ from engine.commands.types import Cursor, Nack, NackMode, XAck, XAdd, XDel, XGro
 from engine.commands.weir_commands import MeasureStreams
 from engine.replies import GroupMeasure, Measured, StreamMeasure
 from engine.storage.memory import MemoryStorage
-from tests.engine.asking import reply_to
+from tests.engine.asking import reply_of, reply_to
 from tests.engine.house import House, adding
 
 
@@ -94,8 +94,7 @@ async def test_figures_are_given_after_the_log_has_failed() -> None:
     storage.fail("sync", 5)
     with pytest.raises(Exception, match="read-only"):
         await reply_to(engine, XAdd(stream="s", bodies=[entries.body([("a", "1")])]))
-    found = await reply_to(engine, MeasureStreams(streams=["s"], groups_max=1))
-    assert isinstance(found, Measured)
+    found = await reply_of(engine, Measured, MeasureStreams(streams=["s"], groups_max=1))
     assert found.streams[0].length == 3
     await engine.close()
 

@@ -46,6 +46,7 @@ GOING_ON: Final = {
     weir_commands.DeleteConsumer, weir_commands.Maintain, weir_commands.EndWait, weir_commands.GiveBack,
     weir_commands.Acknowledge, weir_commands.Extend, weir_commands.PutMetadata, weir_commands.Undo,
     weir_commands.EnforceRetention, weir_commands.ReleaseDeferred, schedule_commands.CancelSchedule,
+    schedule_commands.PauseSchedule,
     StoreRuns,
 }  # fmt: skip
 

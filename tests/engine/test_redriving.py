@@ -20,7 +20,7 @@ from engine.parts.keeping import Retention
 from engine.records.changes import Append, Remove
 from engine.records.payload import encode
 from engine.replies import DeadLettersFound, Redriven
-from tests.engine.house import House, adding, id_of, replayed, state
+from tests.engine.house import House, adding, everywhere, id_of, replayed, state
 from tests.turns import TURN_S_MAX, slowness
 
 KEY = IdempotencyKey("k", b"digest")
@@ -260,6 +260,7 @@ def find(start: str = "0-0", end: str = "", count: int = 100, **more: Any) -> Fi
     )
 
 
+@everywhere
 @pytest.mark.parametrize(
     ("wanted", "found", "upto"),
     [
@@ -273,6 +274,7 @@ def find(start: str = "0-0", end: str = "", count: int = 100, **more: Any) -> Fi
         (find(count=1), ["5-0"], "5-0"),
         (find(count=2), ["5-0", "5-1"], "5-1"),
         (find(count=3), ["5-0", "5-1", "5-2"], None),
+        (find(count=4), ["5-0", "5-1", "5-2"], None),
         (find(end="5-1", count=2), ["5-0", "5-1"], None),
         (find(consumer="c"), ["5-0", "5-1", "5-2"], None),
         (find(consumer="d"), [], None),

@@ -11,7 +11,7 @@ from engine.commands import weir_commands
 from engine.commands.types import Nack, NackMode, XNack
 from engine.replies import DeadLettersFound, Planned, Redriven
 from engine.storage.memory import MemoryStorage
-from tests.engine.asking import reply_to
+from tests.engine.asking import reply_of, reply_to
 from tests.engine.clocks import let_threads_run, settle
 from tests.engine.running import keyspace_of
 from tests.engine.test_runs import Stored, hold_reads
@@ -239,11 +239,9 @@ class Life:
         finding = weir_commands.FindDeadLetters(
             stream=stream, group="g", letters="dead", start=1, end=(1 << 128) - 1, count=2
         )
-        found = await reply_to(self.talk.engine, finding)
-        assert isinstance(found, DeadLettersFound)
+        found = await reply_of(self.talk.engine, DeadLettersFound, finding)
         redriving = weir_commands.Redrive(stream=stream, group="g", letters="dead", ids=found.ids)
-        redriven = await reply_to(self.talk.engine, redriving)
-        assert isinstance(redriven, Redriven)
+        await reply_of(self.talk.engine, Redriven, redriving)
 
 
 @pytest.mark.no_cover

@@ -12,7 +12,7 @@ from engine.entries import body
 from engine.recurrence import Rule
 from engine.replies import AddedScheduled
 from engine.storage.memory import MemoryStorage
-from tests.engine.asking import reply_to
+from tests.engine.asking import reply_of, reply_to
 from tests.engine.clocks import let_threads_run, settle
 from tests.engine.running import keyspace_of
 from tests.engine.test_runs import Stored, hold_reads
@@ -134,9 +134,8 @@ async def test_a_publication_that_cancels_a_schedule_waits_for_what_its_trim_loo
     await reply_to(talk.engine, SetSchedule(stream="s", schedule=new))
     before = reads_in_turns(talk)
     add = XAdd(stream="s", bodies=[new.body], trim=Trim(maxlen=25, approx=False))
-    done = await reply_to(
-        talk.engine, AddScheduled(stream="s", add=add, cancel="later", cancel_required=True)
+    done = await reply_of(
+        talk.engine, AddedScheduled, AddScheduled(stream="s", add=add, cancel="later", cancel_required=True)
     )
-    assert isinstance(done, AddedScheduled)
     assert (done.cancelled, done.added and done.added.trimmed) == (True, 46)
     assert reads_in_turns(talk) == before

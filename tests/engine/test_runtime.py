@@ -20,7 +20,7 @@ from engine.records.changes import Configure
 from engine.records.payload import encode
 from engine.replies import StreamInfo
 from engine.storage.memory import MemoryStorage
-from tests.engine.asking import reply_to
+from tests.engine.asking import reply_of, reply_to
 from tests.engine.clocks import HandClock, let_threads_run, settle
 from tests.engine.conversation import Conversation, SlowDisk, read_of
 from tests.engine.images import image
@@ -471,8 +471,7 @@ class TestClosing:
 
 
 async def _held_bytes(talk: Conversation) -> int:
-    info = await reply_to(talk.engine, XInfoStream(stream="s"))
-    assert isinstance(info, StreamInfo)
+    info = await reply_of(talk.engine, StreamInfo, XInfoStream(stream="s"))
     return info.memory_bytes
 
 

@@ -20,7 +20,7 @@ from engine.commands.base import Command
 from engine.commands.scheduling import LATER_MAX, PAGE_MAX
 from engine.commands.types import Rename
 from engine.commands.weir_commands import Close
-from engine.parts.schedules import ScheduleIndex
+from engine.parts.schedules import StreamSchedules
 from engine.records.snapshot import Capture
 from engine.recurrence import Rule
 from tests.engine.house import House
@@ -59,7 +59,7 @@ def test_all_that_is_due_at_once_is_appended_in_short_turns() -> None:
         longest, more = 0.0, True
         while more:
             longest = max(longest, held_s(lambda: house.run(schedule_commands.FireDueSchedules())))
-            more = ScheduleIndex.of(house.keyspace).due_times.is_due(house.now_ms)
+            more = house.keyspace.due_times[StreamSchedules].is_due(house.now_ms)
         assert sum(key.stream.length for key in house.keyspace.keys.values()) == SCHEDULED
         return longest
 
@@ -80,7 +80,7 @@ def test_cron_expressions_that_are_due_at_once_end_by_the_clock() -> None:
             )
         house.pass_ms(366 * 86_400_000)
         longest = 0.0
-        while ScheduleIndex.of(house.keyspace).due_times.is_due(house.now_ms):
+        while house.keyspace.due_times[StreamSchedules].is_due(house.now_ms):
             until_s = time.thread_time() + 0.005
             command = schedule_commands.FireDueSchedules(
                 has_time=lambda until_s=until_s: time.thread_time() < until_s  # type: ignore[misc]

@@ -7,32 +7,29 @@ Must never know: how it notices that a time has come.
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
+import msgspec
 import pytest
 
 from engine import Engine, EngineError, entries
 from engine.commands import schedule_commands
 from engine.commands.durable_commands import CreateDurable
+from engine.commands.schedule_commands import Pause
 from engine.commands.scheduling import LATER_MAX, TURN_FIRED_MAX
-from engine.commands.types import FlushAll, IdempotencyKey, Rename, XAdd
+from engine.commands.types import Copy, FlushAll, IdempotencyKey, ListStreams, Rename, XAdd
 from engine.commands.weir_commands import Close, EnsureStream
 from engine.ids import SEQUENCE_MAX
 from engine.keyspace import Caps, Keyspace
-from engine.parts.schedules import ScheduleIndex
-from engine.recurrence import Rule
-from engine.replies import AddedScheduled, ScheduleInfo, SchedulePage, ScheduleSet
+from engine.parts.schedules import ScheduleIndex, StreamSchedules
+from engine.recurrence import AHEAD_MS_MAX, NEVER_MS, Rule
+from engine.replies import AddedScheduled, Listing, ScheduleInfo, SchedulePage, ScheduleSet
 from engine.storage.memory import MemoryStorage
 from tests.engine.asking import reply_to
 from tests.engine.conversation import Conversation
-from tests.engine.house import House, adding
+from tests.engine.house import House, adding, everywhere
 from tests.engine.images import image
 from tests.engine.running import keyspace_of
 
 HOUR_MS: Final = 3_600_000
-
-
-@pytest.fixture
-def house() -> House:
-    return House()
 
 
 @pytest.fixture
@@ -62,10 +59,8 @@ def later(*names: str, in_ms: int = 100, **more: Any) -> schedule_commands.AddSc
 
 def fire(house: House, ms: int = 0) -> list[str]:
     """What is appended once this time has passed."""
-    house.pass_ms(ms)
     before = len(house.pairs("s"))
-    while house.run(schedule_commands.FireDueSchedules()):
-        pass
+    house.wait_ms(ms)
     return [value.decode() for pairs in house.pairs("s")[before:] for _, value in pairs]
 
 
@@ -281,6 +276,27 @@ def test_pages_go_by_time_and_by_name(house: House) -> None:
     assert pages == [True, False]
 
 
+@everywhere
+def test_pages_go_on_in_the_midst_of_one_time(house: House) -> None:
+    """By the bytes of names, though the one before has run by then."""
+    wanted = sorted([f"n{n}" for n in range(20)] + ["Ä", "Z", "a", "ä", "\U0001f600"])
+    at_ms = house.now_ms + 60_000
+    for name in wanted:
+        house.run(setting(name, at_ms=at_ms))
+    house.run(setting("before", at_ms=at_ms - 1))
+    house.run(setting("behind", at_ms=at_ms + 1))
+    found: list[str] = []
+    after = (0, "")
+    while page := names(house, after=after, limit=3):
+        found += page
+        if found[-1] in wanted:
+            house.run(schedule_commands.CancelSchedule(stream="s", name=found[-1]))
+        after = (at_ms + {"before": -1, "behind": 1}.get(found[-1], 0), found[-1])
+    assert found == ["before", *wanted, "behind"]
+    assert names(house, before_ms=at_ms) == ["before"]
+    assert names(house, by_name=True, after=(0, "b"), before="beg") == ["before"]
+
+
 def test_pages_of_many_with_one_time_go_by_name(house: House) -> None:
     """As of few, while they come, move and are cancelled; they are appended in the order of scheduling."""
     order = [f"n{number * 7919 % 3_000:04}" for number in range(3_000)]
@@ -303,13 +319,142 @@ def test_pages_of_many_with_one_time_go_by_name(house: House) -> None:
 # --- the stream -------------------------------------------------------------------------------------------
 
 
-def test_they_follow_a_rename_and_no_copy(house: House) -> None:
-    house.run(later("a"))
-    house.call("COPY", "s", "copied")
+# --- pauses
+
+
+def pausing(name: str, *, until_ms: int | None = None, on: bool = True) -> schedule_commands.PauseSchedule:
+    return schedule_commands.PauseSchedule(stream="s", name=name, pause=Pause(on, until_ms))
+
+
+def paused(house: House, name: str) -> ScheduleInfo:
+    found = house.run(schedule_commands.DescribeSchedule(stream="s", name=name))
+    assert isinstance(found, ScheduleInfo)
+    return found
+
+
+def test_what_is_paused_does_not_run_until_it_is_resumed(house: House) -> None:
+    """What recurs goes on in its own rhythm and makes up for nothing; a single entry comes at once."""
+    start_ms = house.now_ms
+    house.run(setting("tick", value="tick", every_ms=1_000))
+    house.run(setting("once", value="once", in_ms=1_000))
+    for name in ("tick", "once"):
+        house.run(pausing(name))
+        assert paused(house, name).at_ms == NEVER_MS
+    assert fire(house, 5_500) == []
+    house.rewrite()
     house.run(Rename(stream="s", target="t"))
-    house.pass_ms(100)
-    house.run(schedule_commands.FireDueSchedules())
-    assert [len(house.pairs(name)) for name in ("t", "copied")] == [1, 0]
+    house.run(Rename(stream="t", target="s"))
+    assert fire(house, 1) == []
+    for name in ("tick", "once"):
+        house.run(pausing(name, on=False))
+    assert paused(house, "tick").at_ms == start_ms + 6_000
+    assert fire(house) == ["once"]
+    assert fire(house, start_ms + 6_000 - house.now_ms) == ["tick"]
+    house.check()
+
+
+def test_a_pause_until_a_time_ends_by_itself(house: House) -> None:
+    """It may be repeated, moved, and lifted before; behind its first run nothing is left of it."""
+    start_ms = house.now_ms
+    house.run(setting("tick", every_ms=1_000))
+    house.run(setting("once", value="once", in_ms=500))
+    for until_ms in (start_ms + 9_000, start_ms + 2_500):
+        for name in ("tick", "once"):
+            house.run(pausing(name, until_ms=until_ms))
+    again = house.run(pausing("tick", until_ms=start_ms + 2_500))
+    assert isinstance(again, ScheduleSet)
+    assert (again.changed, again.schedule.at_ms) == (False, start_ms + 3_000)
+    assert again.schedule.rule.is_paused(start_ms + 2_499)
+    assert not again.schedule.rule.is_paused(start_ms + 2_500)
+    assert fire(house, 2_499) == []
+    assert fire(house, 1) == ["once"]
+    assert fire(house, 500) == ["1"]
+    assert paused(house, "tick").rule == Rule(every_ms=1_000)
+    house.run(pausing("tick", until_ms=house.now_ms + 5_000))
+    house.run(pausing("tick", on=False))
+    assert paused(house, "tick").at_ms == start_ms + 4_000
+    house.check()
+
+
+def test_a_program_that_sets_a_schedule_again_does_not_lift_its_pause(house: House) -> None:
+    """Neither by the same definition nor by another one; saying so does."""
+    house.run(setting("a", every_ms=1_000))
+    house.run(pausing("a"))
+    for every_ms in (1_000, 2_000):
+        house.run(setting("a", every_ms=every_ms))
+        assert (paused(house, "a").at_ms, paused(house, "a").rule.every_ms) == (NEVER_MS, every_ms)
+    house.run(msgspec.structs.replace(setting("a", every_ms=2_000), pause=Pause(on=False)))
+    assert paused(house, "a").at_ms == house.now_ms + 2_000
+    house.run(msgspec.structs.replace(setting("b", in_ms=1), pause=Pause()))
+    assert fire(house, 10) == []
+    house.run(later("b", in_ms=1))
+    assert fire(house, 10) == ["b"]
+
+
+def test_what_is_paused_is_fired_by_hand_and_stays_paused(house: House) -> None:
+    house.run(setting("a", every_ms=1_000, count=2))
+    house.run(pausing("a"))
+    house.run(schedule_commands.FireSchedule(stream="s", name="a"))
+    assert (paused(house, "a").left, paused(house, "a").at_ms) == (1, NEVER_MS)
+    assert len(house.live("s")) == 1
+
+
+def test_a_pause_that_cannot_be_changes_nothing(house: House) -> None:
+    """One that has passed, one too far ahead, one behind the last run; and what recurs takes its right."""
+    end_ms = house.now_ms + 10_000
+    house.run(setting("a", every_ms=1_000, until_ms=end_ms))
+    for until_ms in (house.now_ms, house.now_ms + AHEAD_MS_MAX + 1, end_ms):
+        assert house.refused(pausing("a", until_ms=until_ms)).code == "invalid"
+    refused = house.refused(msgspec.structs.replace(pausing("a"), recurring=False))
+    assert (refused.code, paused(house, "a").rule.held_ms) == ("forbidden", None)
+    assert house.refused(pausing("b")).code == "no_schedule"
+    house.run(pausing("a"))
+    house.pass_ms(10_000)
+    assert house.refused(pausing("a", on=False)).detail == (
+        "until: no run is left behind the pause: cancel it instead"
+    )
+
+
+# --- their stream
+
+
+@everywhere
+def test_streams_with_schedules_are_listed_in_order(house: House) -> None:
+    """As long as they have any, of a prefix, under the names that they have, and until they expire."""
+    for stream in ("a", "b", "c", "d", "a*"):
+        house.run(setting("x", stream=stream, in_ms=60_000))
+    house.run(adding("e"))
+    listed = ListStreams(scheduled=True)
+    assert house.of(Listing, listed).names == ["a", "a*", "b", "c", "d"]
+    house.run(schedule_commands.CancelSchedule(stream="b", name="x"))
+    house.run(Rename(stream="c", target="{c}z"))
+    house.call("PEXPIRE", "a", 10)
+    assert house.of(Listing, msgspec.structs.replace(listed, limit=1)) == Listing(["a"], "a")
+    assert house.of(Listing, msgspec.structs.replace(listed, prefix="a*")).names == ["a*"]
+    assert house.of(Listing, msgspec.structs.replace(listed, after="a", limit=1)).names == ["a*"]
+    house.wait_ms(10)
+    assert house.of(Listing, listed).names == ["a*", "d", "{c}z"]
+    house.rewrite()
+    assert house.of(Listing, listed).names == ["a*", "d", "{c}z"]
+    for name in ("d", "{c}z"):
+        house.run(schedule_commands.CancelSchedule(stream=name, name="x"))
+    assert house.of(Listing, listed).names == ["a*"]
+
+
+@everywhere
+def test_they_follow_a_rename_and_no_copy(house: House) -> None:
+    """Which takes those away that its target had."""
+    house.run(setting("a", in_ms=300))
+    house.run(setting("old", stream="{s}copied", in_ms=60_000))
+    house.run(Copy(stream="s", target="{s}copied", replace=True))
+    house.run(Rename(stream="s", target="{s}t"))
+    listed = [
+        [one.name for one in house.of(SchedulePage, schedule_commands.ListSchedules(stream=name)).schedules]
+        for name in ("{s}t", "{s}copied")
+    ]
+    assert listed == [["a"], []]
+    house.wait_ms(300)
+    assert [len(house.pairs(name)) for name in ("{s}t", "{s}copied")] == [1, 0]
 
 
 @pytest.mark.parametrize("words", [("DEL", "s"), ("FLUSHALL",), ("PEXPIRE", "s", "50")])
@@ -417,7 +562,7 @@ def test_a_stream_that_takes_no_entries_makes_no_other_one_late() -> None:
 
 def test_a_stream_that_takes_no_entries_is_tried_each_second() -> None:
     house = full_beside_another()
-    times, due_ms = ScheduleIndex.of(house.keyspace).due_times, house.now_ms + 100
+    times, due_ms = house.keyspace.due_times[StreamSchedules], house.now_ms + 100
     for tried in range(3):
         assert fire(house, 1_000) == []
         assert (times.first_due_ms, times.next_ms) == (due_ms, house.now_ms + 1_000), tried
@@ -436,7 +581,7 @@ def test_what_is_put_off_goes_with_its_stream(words: tuple[str, ...]) -> None:
     house.pass_ms(100)
     house.run(schedule_commands.FireDueSchedules())
     house.call(*words)
-    assert ScheduleIndex.of(house.keyspace).due_times.put_off == {}
+    assert house.keyspace.due_times[StreamSchedules].put_off == {}
     house.keyspace.check()
 
 

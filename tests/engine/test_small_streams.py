@@ -19,8 +19,9 @@ from engine.commands.types import XAdd
 from engine.commands.weir_commands import EnsureGroup
 from engine.keyspace import Caps, Keyspace
 from engine.records.changes import CreateStream, RemoveStream, RenameStream
-from engine.records.payload import encode, replay
+from engine.records.payload import encode
 from engine.records.snapshot import snapshot
+from tests.engine.house import replayed
 
 COUNT: Final = 2_000
 # Bytes that the interpreter asks for, a stream with a name of 16 characters and an entry of 63: some 30 less
@@ -45,17 +46,10 @@ def sessions(*, groups: bool = False) -> tuple[Keyspace, list[bytes]]:
     return keyspace, frames
 
 
-def from_frames(payloads: list[bytes]) -> Keyspace:
-    keyspace = Keyspace()
-    for payload in payloads:
-        replay(keyspace, payload)
-    return keyspace
-
-
 def from_snapshot(keyspace: Keyspace) -> Callable[[], Keyspace]:
     records = list(snapshot(keyspace))
     frames = [encode(records[at : at + 4]) for at in range(0, len(records), 4)]
-    return lambda: from_frames(frames)
+    return lambda: replayed(frames)
 
 
 def bytes_each(make: Callable[[], Keyspace]) -> float:
@@ -78,7 +72,7 @@ def test_a_stream_of_one_entry_takes_few_bytes(*, groups: bool, most: int) -> No
     """As commands make it, and as it is read from a log and from a snapshot."""
     kept, frames = sessions(groups=groups)
     found = {
-        "log": bytes_each(lambda: from_frames(frames)),
+        "log": bytes_each(lambda: replayed(frames)),
         "snapshot": bytes_each(from_snapshot(kept)),
         "commands": bytes_each(lambda: sessions(groups=groups)[0]),
     }
@@ -93,7 +87,7 @@ def test_the_estimate_of_such_a_stream_is_near_that() -> None:
     """Within a fifth."""
     kept, frames = sessions()
     estimated = kept.memory.estimated_bytes / COUNT
-    taken = bytes_each(lambda: from_frames(frames))
+    taken = bytes_each(lambda: replayed(frames))
     assert 0.85 * taken < estimated < 1.25 * taken, (estimated, taken)
     kept.check()
 
@@ -101,7 +95,7 @@ def test_the_estimate_of_such_a_stream_is_near_that() -> None:
 def test_reading_such_a_stream_takes_few_calls() -> None:
     """Of Python functions, from a log and from a snapshot: what a restart costs, on any machine."""
     kept, frames = sessions()
-    found = {"log": calls_each(lambda: from_frames(frames)), "snapshot": calls_each(from_snapshot(kept))}
+    found = {"log": calls_each(lambda: replayed(frames)), "snapshot": calls_each(from_snapshot(kept))}
     assert found["log"] < CALLS_MAX["log"], found
     assert found["snapshot"] < CALLS_MAX["snapshot"], found
 

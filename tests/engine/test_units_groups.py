@@ -13,6 +13,7 @@ from engine.blocks import SortedMap
 from engine.commands.execution import Blocked
 from engine.commands.types import Cursor, XRead, XReadGroup
 from engine.groups import Group
+from engine.parts.deferrals import Deferrals, defer
 from engine.parts.idempotence import Idempotence
 from engine.pending_states import Consumer
 from engine.waiters import Waiter, Waiters
@@ -29,12 +30,13 @@ names = st.sampled_from("ab")
 
 @dataclass
 class Held:
-    """A pending entry; `serial` counts everything that was ever delivered or released."""
+    """A pending entry; `serial` counts everything that was ever delivered, released or deferred."""
 
     owner: str | None
     time: int
     count: int
     serial: int
+    until: int | None = None
 
 
 def small_blocks(held: SortedMap[Any], block_items_max: int) -> None:
@@ -60,9 +62,11 @@ class BesideALedger(RuleBasedStateMachine):
             small_blocks(consumer.pending, self.block_items_max)
         return self.group.consumers[name]
 
-    def _note(self, entry_id: int, owner: str | None, time: int, count: int) -> None:
+    def _note(
+        self, entry_id: int, owner: str | None, time: int, count: int, until: int | None = None
+    ) -> None:
         self.serial += 1
-        self.held[entry_id] = Held(owner, time, count, self.serial)
+        self.held[entry_id] = Held(owner, time, count, self.serial, until)
 
     @rule(run=id_runs, name=names, time=times, count=counts)
     def own(self, run: list[int], name: str, time: int, count: int) -> None:
@@ -82,6 +86,13 @@ class BesideALedger(RuleBasedStateMachine):
     def release(self, entry_id: int, count: int) -> None:
         self.group.release_run([entry_id], [count])
         self._note(entry_id, None, 0, count)
+
+    @rule(run=id_runs, until=times, count=counts)
+    def defer(self, run: list[int], until: int, count: int) -> None:
+        """Whoever holds them, and again what was deferred before."""
+        defer(self.group, run, until, [count] * len(run))
+        for entry_id in run:
+            self._note(entry_id, None, 0, count, until)
 
     @rule(entry_id=entry_ids)
     def settle(self, entry_id: int) -> None:
@@ -106,8 +117,16 @@ class BesideALedger(RuleBasedStateMachine):
         assert rows == [
             (entry_id, one.owner, one.time, one.count) for entry_id, one in sorted(self.held.items())
         ]
+        deferred = sorted(
+            (one.until, one.serial, each) for each, one in self.held.items() if one.until is not None
+        )
+        part = Deferrals.of(group)
+        later = () if part is None else part.rows(group)
+        assert [entry_id for entry_id, _ in later] == [entry_id for _, _, entry_id in deferred]
+        assert (part is None) == (not deferred), "the last one takes it along"
         in_order = sorted(
-            self.held.items(), key=lambda row: (row[1].owner is not None, row[1].time, row[1].serial)
+            [row for row in self.held.items() if row[1].until is None],
+            key=lambda row: (row[1].owner is not None, row[1].time, row[1].serial),
         )
         assert [entry_id for entry_id, _ in group.in_order_of_delivery()] == [
             entry_id for entry_id, _ in in_order
@@ -115,7 +134,7 @@ class BesideALedger(RuleBasedStateMachine):
         for consumer in group.consumers.values():
             others = [entry_id for entry_id, one in in_order if one.owner != consumer.name]
             assert [entry_id for entry_id, _ in group.of_others(consumer)] == others
-        assert group.released_count() == sum(one.owner is None for one in self.held.values())
+        assert group.released_count() == sum(one.owner is None for _, one in in_order)
         for name, consumer in group.consumers.items():
             mine = [entry_id for entry_id, one in sorted(self.held.items()) if one.owner == name]
             assert [entry_id for entry_id, _ in consumer.pending.items()] == mine
@@ -168,15 +187,6 @@ def test_a_group_needs_what_it_has_still_to_read_or_to_acknowledge() -> None:
     assert group.needed_from() == 4
     group.last_delivered_id = 2
     assert group.needed_from() == 3
-
-
-def test_idle_time_is_never_negative() -> None:
-    """The clock may have been set back since."""
-    group = Group(0, None)
-    group.own_run([1], Consumer("a", 0), 100, [1])
-    pending = group.pending.get(1)
-    assert pending is not None
-    assert (pending.idle_ms(150), pending.idle_ms(50)) == (50, 0)
 
 
 class TestProductions:
@@ -286,10 +296,7 @@ class TestWaiters:
         assert {
             waiter_group.wait_key: [one.ticket for one in waiter_group.waiters]
             for waiter_group in waiters.waiter_groups("x")
-        } == {
-            (("x",), "g"): ["a"],
-            (("x",), "h"): ["e"],
-        }
+        } == {(("x",), "g"): ["a"], (("x",), "h"): ["e"]}
         assert [one.ticket for one in waiters.in_turn("y", lambda _: False)] == []
         assert len(waiters) == 3
 

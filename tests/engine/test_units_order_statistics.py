@@ -25,11 +25,7 @@ def filled(entry_ids: Sequence[int], entries_max: int) -> Stream:
 
 
 @settings(deadline=None)
-@given(
-    st.lists(st.integers(1, 200), min_size=1, max_size=60, unique=True),
-    st.integers(1, 7),
-    st.data(),
-)
+@given(st.lists(st.integers(1, 200), min_size=1, max_size=60, unique=True), st.integers(1, 7), st.data())
 def test_ranks_are_those_of_a_walk(drawn: list[int], entries_max: int, data: st.DataObject) -> None:
     """Every count, and every entry by its number, holes included."""
     stream = filled(sorted(drawn), entries_max)
@@ -62,11 +58,7 @@ def test_bytes_are_those_of_the_stored_texts(drawn: list[int], entries_max: int)
 
 
 @settings(deadline=None)
-@given(
-    st.lists(st.integers(1, 200), min_size=2, max_size=60, unique=True),
-    st.integers(1, 7),
-    st.data(),
-)
+@given(st.lists(st.integers(1, 200), min_size=2, max_size=60, unique=True), st.integers(1, 7), st.data())
 def test_bytes_never_fall(drawn: list[int], entries_max: int, data: st.DataObject) -> None:
     """With deleted entries they are an estimate: it ascends with the IDs, and what fits is what it says."""
     stream = filled(sorted(drawn), entries_max)

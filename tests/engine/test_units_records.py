@@ -16,7 +16,18 @@ from hypothesis import strategies as st
 from engine import entries
 from engine.keyspace import Keyspace
 from engine.nodes import Text
-from engine.parts import closing, durable, idempotence, keeping, schedules
+from engine.parts import (
+    ages,
+    closing,
+    deferrals,
+    durable,
+    idempotence,
+    keeping,
+    ordering,
+    pauses,
+    redelivery,
+    schedules,
+)
 from engine.record import Record
 from engine.records import changes, restored
 from engine.records.durable import ForkStored, ForkStream, NoteFork, RestoreHidden
@@ -63,7 +74,7 @@ SAMPLES: Final[list[Record]] = [
     changes.SeeConsumer("orders", "g", "a", 1_700_000_000_000, -1),
     changes.Own("orders", "g", "a", [FIRST, SECOND], 1_700_000_000_000, [1, (1 << 63) - 1]),
     changes.Release("orders", "g", [FIRST], [0]),
-    changes.Defer("orders", "g", [FIRST, SECOND], 1_700_000_000_000, [0, 3]),
+    deferrals.Defer("orders", "g", [FIRST, SECOND], 1_700_000_000_000, [0, 3]),
     changes.Settle("orders", "g", [FIRST, SECOND]),
     idempotence.RememberProducerKey("orders", b"\x00\xff", b"key", FIRST),
     idempotence.RepeatProducerKey("orders"),
@@ -73,9 +84,11 @@ SAMPLES: Final[list[Record]] = [
     idempotence.RememberAnswer("orders", "key", b"digest", [FIRST, SECOND], 1_700_000_000_000),
     changes.PublishChunk("job", 2, 3, b'{"answer":1}'),
     changes.Configure("stream-node-max-entries", 50),
-    changes.SetPolicy("orders", "g", "dead", 5, None, 60_000),
-    changes.LimitAge("orders", "g", 60_000),
-    changes.PauseGroup("orders", "g", True),  # noqa: FBT003 - a record's field
+    redelivery.SetPolicy("orders", "g", "dead", 5, None, 60_000),
+    ages.LimitAge("orders", "g", 60_000),
+    pauses.PauseGroup("orders", "g", True),  # noqa: FBT003 - a record's field
+    ordering.OrderByKey("orders", "g", "größe", 3),
+    ordering.NoteKeys("orders", "g", [FIRST, SECOND], [b"\x00\xff", None]),
     changes.RememberPublish(
         "key", b"digest", ["orders", "other"], [1, 1], [FIRST, SECOND], 1_700_000_000_000
     ),
@@ -98,7 +111,7 @@ SAMPLES: Final[list[Record]] = [
     restored.RestoreOpenNode("orders", TEXTS, [FIRST, SECOND], b""),
     restored.RestoreConsumer("orders", "g", "a", 1_700_000_000_000, 1_700_000_000_001),
     restored.RestorePending("orders", "g", [SECOND, FIRST], [None, "a"], [0, 1_700_000_000_000], [0, 1]),
-    restored.RestoreDeferred("orders", "g", [SECOND, FIRST], [1, 1_700_000_000_000], [0, 3]),
+    deferrals.RestoreDeferred("orders", "g", [SECOND, FIRST], [1, 1_700_000_000_000], [0, 3]),
     idempotence.RestoreProducerKey("orders", b"p", b"\xff", SECOND),
     changes.CutStored("orders", SECOND, b"left"),
     changes.RemoveStored("orders", [FIRST, SECOND], tombstone=False, left=b"left"),

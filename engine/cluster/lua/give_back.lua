@@ -10,7 +10,7 @@ for i = 3, #ARGV do
   end
   row = row[1]
   if row then
-    local count = math.max(0, row[4] - 1)
+    local count = row[4] < 2 ^ 53 and math.max(0, row[4] - 1) or '9223372036854775807'
     redis.call('XCLAIM', stream, group, 'weir:released', 0, row[1], 'TIME', 0, 'RETRYCOUNT', count, 'JUSTID')
     released = released + 1
   end

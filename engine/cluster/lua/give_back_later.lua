@@ -13,7 +13,7 @@ local function count_words(row)
     return
   end
   local times = row and row[4] or 0
-  return 'RETRYCOUNT', tonumber(count) and count or math.max(0, times - 1)
+  return 'RETRYCOUNT', tonumber(count) and count or times < 2 ^ 53 and math.max(0, times - 1) or '9223372036854775807'
 end
 
 local outcomes = {}

@@ -13,7 +13,7 @@ local TAKEN_MAX = 400
 local function remove(group, consumer)
   local rows = redis.call('XPENDING', stream, group, '-', '+', TAKEN_MAX, consumer)
   for _, row in ipairs(rows) do
-    redis.call('XCLAIM', stream, group, RELEASED, 0, row[1], 'TIME', 0, 'RETRYCOUNT', row[4], 'JUSTID')
+    redis.call('XCLAIM', stream, group, RELEASED, 0, row[1], 'TIME', 0, 'JUSTID')
   end
   if #rows == TAKEN_MAX then
     return true

@@ -18,6 +18,8 @@ local PAGES_MAX = 10
 local PASSED_OVER_MAX = 1000
 local DUE_MAX = 100
 local READ_MAX = 10000
+-- As engine/states.py says.
+local FAILED_DELIVERIES_MIN = 3
 local EXPIRED_MAX, EXPIRED_BYTES_MAX = 1000, 4194304
 -- What an entry takes as text beside its names and values.
 local ENTRY_BYTES, WORD_BYTES = 40, 3
@@ -109,7 +111,11 @@ local function claim_page(rows, gone)
       has_more = true
       return
     else
-      redis.call('XCLAIM', stream, group, consumer, 0, row[1], 'RETRYCOUNT', row[4] + 1, 'JUSTID')
+      -- A count beyond the numbers of Lua stays at the highest that there is.
+      redis.call('XCLAIM', stream, group, consumer, 0, row[1], 'JUSTID', 'RETRYCOUNT', row[4] < 2 ^ 53 and row[4] + 1 or '9223372036854775807')
+      if row[4] + 1 >= FAILED_DELIVERIES_MIN then
+        redis.call('HSET', KEYS[2], 'failed/' .. group, string.format('%.0f', clock_ms()))
+      end
       claimed[#claimed + 1] = { entry[1], entry[2], row[3], row[4], row[2] == RELEASED and 1 or 0 }
     end
   end
