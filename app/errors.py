@@ -11,8 +11,9 @@ from typing import Final, Literal, NamedTuple
 import msgspec
 
 from engine import EngineError
+from engine.errors import by_door
 
-Member = str | int | bool | None
+Member = str | int | bool | Mapping[str, str] | None
 
 _PARAMETER: Final = re.compile("[a-z_]+")
 _STEP_CHARS_MAX: Final = 128
@@ -106,6 +107,11 @@ CODES: Final[dict[str, Code]] = {
     "cross_slot": Code(422, "The streams are in different slots of the backend"),
     "quota_exceeded": Code(507, "A quota of the caller's grants is used up", retry_after_s=30),
 }
+# With which entries may be refused that are appended.
+APPENDING: Final = (
+    *("malformed_id", "no_stream", "id_not_increasing", "stream_exhausted", "stream_closed"),
+    *("last_id_mismatch", "entry_too_large", "too_many_entries", "idempotency_mismatch"),
+)
 
 
 class ErrorLocation(NamedTuple):
@@ -151,9 +157,15 @@ class RefusalError(Exception):
         return self.kind.retry_after_s is not None
 
 
-def to_refusal(error: EngineError) -> RefusalError:
-    """The engine's refusal as one of the HTTP API, which carries Redis's sentence too."""
-    return RefusalError(error.code, error.detail, members={"redis_error": error.redis, **error.members})
+def to_refusal(error: EngineError, *, of_command: bool = False) -> RefusalError:
+    """The engine's refusal as one of the HTTP API, which carries Redis's sentence too. `of_command`: to a
+    command of Redis, in whose words its sentence is.
+    """
+    members: dict[str, Member] = {"redis_error": error.redis, **error.members}
+    if words := by_door(error):
+        members["by_door"] = words
+    detail = words.get("redis", error.detail) if of_command else error.detail
+    return RefusalError(error.code, detail, members=members)
 
 
 def draining() -> RefusalError:

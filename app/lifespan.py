@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 from app import logs
 from app.auth.revocation_file import RevocationFile, RevocationFileError
-from app.gateway import Gateway, Receive
-from app.http.responses import Send
+from app.http.responses import Receive, Send
+from app.life import Life
 from app.live.other_gateways import OtherGateways
 from app.metrics import memory_limit
 from app.metrics.loop_lag import LoopLag
@@ -132,11 +132,10 @@ class EngineLife:
     find named as the user of the data; without it, this one.
     """
 
-    def __init__(
-        self, gateway: Gateway, flush_logs: Callable[[], None], *, holder: int | None = None
-    ) -> None:
+    def __init__(self, life: Life, flush_logs: Callable[[], None], *, holder: int | None = None) -> None:
         self.stopping = asyncio.Event()
-        self._gateway = gateway
+        self._life = life
+        self._gateway = gateway = life.gateway
         self._flush_logs = flush_logs
         self._holder = holder
         self._settings = gateway.settings
@@ -150,7 +149,7 @@ class EngineLife:
         self._wake = asyncio.Event()
         self._fault_at: float | None = None
         self._report_at = gateway.clock.monotonic() + _REPORT_S
-        gateway.on_fault.append(self._fault)
+        life.on_fault.append(self._fault)
         self._lag = LoopLag(gateway.reports.counters.loop_lag)
 
     async def open(self) -> None:
@@ -176,7 +175,7 @@ class EngineLife:
         """Begin nothing new, and end reads that wait."""
         self.stopping.set()
         self._wake.set()
-        self._gateway.drain()
+        self._life.drain()
 
     async def close(self) -> None:
         """Bring the log to its end. Raises ServerStoppedError. A disk that hangs ends the process."""
@@ -223,7 +222,7 @@ class EngineLife:
         try:
             async with asyncio.timeout(ABANDON_S_MAX):
                 await broken.finish_turns()
-                self._gateway.drop()
+                self._life.drop()
                 storage = await broken.abandon()
         except TimeoutError:
             self.give_up(FAULT)
@@ -252,7 +251,7 @@ class EngineLife:
         # What was read stays: the collector need not look at it again and again.
         gc.collect()
         gc.freeze()
-        self._gateway.open(engine, self._revoked)
+        self._life.open(engine, self._revoked)
         found = engine.recovery
         log.info(
             "ready", frames=found.frames, bytes=found.bytes, s=round(self._clock.monotonic() - began_s, 3)
@@ -281,11 +280,11 @@ class EngineLife:
         self._gateway.operator.backend = backend.backend_figures
         self._gateway.operator.health.backend_outage = lambda: backend.figures().outage
         self._gateway.operator.health.is_backend_full = lambda: backend.health.full is not None
-        log_health(backend.health, self._clock, self._gateway.change_outage)
+        log_health(backend.health, self._clock, self._life.change_outage)
         backend.on_missing_events = self._warn_of_slow_waking
         backend.maintenance.on_refused = self._warn_of_no_maintenance
         if await self._is_met(backend):
-            self._gateway.open(backend)
+            self._life.open(backend)
             logs.get().info("ready", backend=backend.figures().backend)
 
     async def _is_met(self, backend: "ClusterEngine") -> bool:
@@ -331,7 +330,7 @@ class EngineLife:
         await backend.start()
         others = OtherGateways(backend.gateways, self._gateway.access.tickets)
         await others.join()
-        self._gateway.share(others)
+        self._life.share(others)
 
     def _report(self, step: str, done_bytes: int, total_bytes: int) -> None:
         """Keep how far reading the log is, and log it every few seconds. Called in a thread."""

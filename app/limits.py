@@ -14,7 +14,7 @@ from app.settings import Settings
 from engine import SLOW_TURN_S
 from engine.commands import types
 from engine.commands.base import Command
-from engine.commands.schedule_commands import DescribeSchedule, ListSchedules
+from engine.commands.schedule_commands import DescribeSchedule, ListSchedules, PauseSchedule
 from engine.commands.weir_commands import Plan, StreamInfos
 from engine.errors import EngineError
 from engine.replies import (
@@ -32,6 +32,7 @@ from engine.replies import (
     Reply,
     ScheduleInfo,
     SchedulePage,
+    ScheduleSet,
     StreamDetail,
     StreamInfo,
     StreamPage,
@@ -64,6 +65,7 @@ class _Row(NamedTuple):
 _ROWS: Final[Mapping[type[Command], _Row]] = {
     DescribeSchedule: _Row("", 1),
     ListSchedules: _Row("limit", 1),
+    PauseSchedule: _Row("", 1),
     types.ListStreams: _Row("limit", 0),
     StreamInfos: _Row("limit", 2),
     types.XInfoStream: _Row("", 2),
@@ -132,16 +134,10 @@ class CommandLimits(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def of(cls, settings: Settings) -> Self:
         """As set."""
-        return cls(
-            config=_redis_config(settings),
-            entry_bytes_max=settings.entry_bytes_max,
-            entry_fields_max=settings.entry_fields_max,
-            ids_max=settings.ids_max,
-            lookups_max=settings.lookups_max,
-            request_streams_max=settings.request_streams_max,
-            rows_max=settings.count_max,
-            answer_bytes_max=settings.answer_bytes_max,
-        )
+        named = {
+            name: getattr(settings, name) for name in set(cls.__struct_fields__) - {"config", "rows_max"}
+        }
+        return cls(config=_redis_config(settings), rows_max=settings.count_max, **named)
 
     def answer_bound(self, commands: Sequence[Command]) -> int:
         """The most bytes that these commands answer together, but short replies."""
@@ -270,6 +266,7 @@ TEXT_SIZES: Final[Mapping[type, Callable[[Any], int]]] = {
         + [len(one.stream) + _ROW_BYTES for one in reply.previous]
     ),
     ScheduleInfo: lambda reply: len(reply.body),
+    ScheduleSet: lambda reply: len(reply.schedule.body),
     SchedulePage: lambda reply: _named_bytes(reply.schedules) + sum(map(text_bytes, reply.schedules)),
     StreamDetail: _detail_bytes,
     StreamInfo: lambda reply: reply.entries_bytes,

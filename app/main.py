@@ -26,18 +26,19 @@ from app.api import (
     tickets,
     tokens,
 )
-from app.api.entries import closing, columns, entries, export, tail
+from app.api.entries import closing, columns, entries, export, hooks, tail
 from app.api.groups import claims, consumers, dead_letters, groups, pending
 from app.auth import AccessPolicy
 from app.doors.durable import door
 from app.errors import RefusalError
-from app.gateway import Gateway, Receive
+from app.gateway import Gateway
 from app.http.client_address import TrustedProxies
-from app.http.middleware.request_id import RequestIds
+from app.http.common.exchanges import Exchanges
 from app.http.operations.operation import Operation
 from app.http.operations.plans import Planner
 from app.http.requests import Request
-from app.http.responses import EXCHANGE_EXTENSION, Response, Scope, Send
+from app.http.responses import EXCHANGE_EXTENSION, Receive, Response, Scope, Send
+from app.life import Life
 from app.lifespan import EngineLife, check_exposure, prepare, serve_lifespan
 from app.metrics.tracing import Tracer
 from app.openapi import document
@@ -71,6 +72,7 @@ ROUTES: Final[Sequence[Operation]] = [
     *backup.router.operations,
     *socket.router.operations,
     *tickets.router.operations,
+    *hooks.router.operations,
     *metrics.router.operations,
     *tokens.router.operations,
     *revocations.router.operations,
@@ -82,17 +84,22 @@ def _routes(settings: Settings) -> Sequence[Operation]:
 
 
 class App:
-    """The ASGI application. `gateway.open(engine)` makes it ready; until then it answers 503 `starting`."""
+    """The ASGI application. `life.open(engine)` makes it ready; until then it answers 503 `starting`."""
 
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
         gateway.document = document_of(gateway.settings).text
         routes = _routes(gateway.settings)
         self.plans, self.admin_plans = Planner(gateway, routes), Planner(gateway, routes, is_admin=True)
-        self.request_ids = RequestIds(gateway)
+        self.exchanges = Exchanges(gateway)
         networks = gateway.settings.trusted_proxies
         self.proxies = TrustedProxies(networks) if networks else None
-        self._sockets = socket.Sockets(gateway)
+        self.sockets = socket.Sockets(gateway)
+        self.life = Life(gateway)
+        hub = self.sockets.hub
+        self.life.on_drain.append(hub.drain)
+        self.life.on_restart.append(hub.restart)
+        self.life.on_outage.append(hub.change_outage)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one HTTP request, one WebSocket, or the lifespan, which opens and closes the engine."""
@@ -104,7 +111,7 @@ class App:
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send, plans: Planner) -> None:
         if scope["type"] == "lifespan":
-            await serve_lifespan(EngineLife(self.gateway, self.flush_logs), receive, send)
+            await serve_lifespan(EngineLife(self.life, self.flush_logs), receive, send)
             self.flush_logs()
             await asyncio.to_thread(self.gateway.access.audit.flush)
             return
@@ -114,23 +121,23 @@ class App:
             scope["client"] = self.proxies.resolve(scope)
         exchange = scope.get("extensions", {}).get(EXCHANGE_EXTENSION)
         if exchange is None:
-            exchange = self.request_ids.begin(plans.make(scope), scope)
-        await self.request_ids.serve(Request(self.gateway, scope, receive, exchange), send, self._answer)
+            exchange = self.exchanges.begin(plans.make(scope), scope)
+        await self.exchanges.serve(Request(self.gateway, scope, receive, exchange), send, self._answer)
 
     def refuse(self, refusal: RefusalError) -> Response:
         """The answer to what the server could not read as a request."""
-        return self.request_ids.refuse(refusal)
+        return self.exchanges.refuse(refusal)
 
     def flush_logs(self) -> None:
         """Write the lines of requests that are not written yet."""
-        self.request_ids.flush()
+        self.exchanges.flush()
 
     async def _answer(self, request: Request) -> Response:
         plan = request.plan
         if plan.refusal is not None:
             raise plan.refusal
         if request.scope["type"] == "websocket":
-            return await self._sockets.answer(request)
+            return await self.sockets.answer(request)
         if plan.operation is None:
             return Response(204, headers=plan.allows)
         request.exchange.route = plan.operation.label

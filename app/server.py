@@ -234,6 +234,7 @@ class _Process:
         self._systemd.start()
         say_data(self._settings, say)
         redis_clients = await self._listen_for_redis_clients()
+        self._app.life.on_drain.append(redis_clients.drain)
         serving = asyncio.gather(
             *[
                 self._serve(server, listener.socket)
@@ -253,7 +254,7 @@ class _Process:
         except ServerStoppedError as error:
             refusal = error
         self._note_stop()
-        self._app.gateway.drain()
+        self._app.life.drain()
         for server in self._servers:
             server.stop()
         await asyncio.gather(serving, redis_clients.close())
@@ -265,7 +266,7 @@ class _Process:
             raise refusal
 
     def _make_life(self) -> "EngineLife | FrontLife":
-        return EngineLife(self._app.gateway, self._app.flush_logs)
+        return EngineLife(self._app.life, self._app.flush_logs)
 
     async def _serve(self, server: HttpServer, listener: socket.socket) -> None:
         """Serve the connections of one socket, until the end."""
@@ -308,6 +309,7 @@ class _Process:
         with self._systemd.reloading():
             self._app.gateway.access.audit.reopen()
             await reload_tokens(self._app.gateway)
+            await reload_hooks(self._app.gateway)
             if self._tls is not None:
                 is_read = await asyncio.to_thread(self._tls.reload, self._settings)
                 self._app.gateway.operator.health.stale["certificate_stale"] = not is_read
@@ -350,7 +352,7 @@ class _ChildProcess(_Process):
         self._control = control
         super().__init__(settings, clock, listeners, context, Systemd({}))
         self._app.gateway.operator.processes.phase = lambda: control.common.phase
-        self._app.gateway.on_ready.append(lambda: control.say(READY))
+        self._app.life.on_ready.append(lambda: control.say(READY))
 
     @property
     def _reloads(self) -> bool:
@@ -369,11 +371,11 @@ class _EngineProcess(_ChildProcess):
     def _make_life(self) -> EngineLife:
         from app.fronts.ports import FrontPorts  # noqa: PLC0415 - a gateway of one process has no fronts
 
-        self._ports = FrontPorts(self._app.gateway, {route.label: route for route in ROUTES})
+        self._ports = FrontPorts(self._app.life, {route.label: route for route in ROUTES})
         self._control.on_link = self._ports.add
         # The supervisor is the process to end: it would start this one again.
-        life = EngineLife(self._app.gateway, self._app.flush_logs, holder=os.getppid())
-        self._app.gateway.on_fault.append(self._control.common.end_ready)
+        life = EngineLife(self._app.life, self._app.flush_logs, holder=os.getppid())
+        self._app.life.on_fault.append(self._control.common.end_ready)
         return life
 
     async def run(self, say: Say) -> None:
@@ -390,7 +392,7 @@ class _FrontProcess(_ChildProcess):
     def _make_life(self) -> "FrontLife":
         from app.fronts.front_life import FrontLife  # noqa: PLC0415 - as above
 
-        return FrontLife(self._app.gateway, self._control)
+        return FrontLife(self._app.life, self._control)
 
     async def _serve(self, server: HttpServer, listener: socket.socket) -> None:
         """As any process. One that is started again gets connections once it serves: the others have them."""
@@ -410,7 +412,13 @@ def note_stop(settings: Settings, systemd: Systemd) -> None:
 
 def reloads(settings: Settings, systemd: Systemd) -> bool:
     """Whether SIGHUP reads files again. Otherwise it means, as usual, that the terminal is gone."""
-    return bool(settings.has_tokens or settings.audit_file or settings.tls_certificate or systemd.is_there)
+    return bool(
+        settings.has_tokens
+        or settings.hooks_file
+        or settings.audit_file
+        or settings.tls_certificate
+        or systemd.is_there
+    )
 
 
 async def reload_tokens(gateway: Gateway) -> None:
@@ -429,6 +437,20 @@ async def reload_tokens(gateway: Gateway) -> None:
         return
     gateway.operator.health.stale["tokens_stale"] = False
     logs.get().info("tokens were read again", ended=gateway.access.sessions.revoke(policy.is_revoked))
+
+
+async def reload_hooks(gateway: Gateway) -> None:
+    """Read the file of hooks again. One that cannot be read changes nothing."""
+    try:
+        count = await asyncio.to_thread(gateway.hooks.read_again)
+    except SettingsError as error:
+        remedy = "the hooks that were read before stay in use: repair the file, and send SIGHUP again"
+        logs.get().error("hooks were not read again", reason=str(error), remedy=remedy)
+        gateway.operator.health.stale["hooks_stale"] = True
+        return
+    gateway.operator.health.stale["hooks_stale"] = False
+    if count:
+        logs.get().info("hooks were read again", hooks=count)
 
 
 def http_server(settings: Settings, app: App, context: ssl.SSLContext | None = None) -> HttpServer:
@@ -461,5 +483,5 @@ def _http_server(
     settings: Settings, app: App, serve: AsgiApp, plans: Planner, context: ssl.SSLContext | None
 ) -> HttpServer:
     service = http_service(settings, app, serve)
-    connect = partial(PlannedConnection, service, Serving(app, plans))
+    connect = partial(PlannedConnection, service, Serving(app.gateway, plans, app.exchanges, app.proxies))
     return HttpServer(service, connect, Times(settings.handshake_s_max, settings.drain_s_max), context)

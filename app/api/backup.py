@@ -6,11 +6,11 @@ from typing import Annotated, Final, Literal
 from pydantic import AfterValidator, Field
 
 from app.auth import Action
-from app.backups import LastBackup
 from app.http.models import Count, Milliseconds, RequestModel, ResponseModel, wrong
 from app.http.operations.binder import RequestParameter
 from app.http.operations.router import Router
 from app.http.responses import Response
+from app.operating import LastBackup
 from engine import Rewrites
 
 router: Final = Router("gateway")

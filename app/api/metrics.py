@@ -7,7 +7,8 @@ in a thread   names are matched, free room on the disk is looked up, the text is
 import asyncio
 import os
 import platform
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -22,8 +23,8 @@ from app.metrics.families import Figures
 from app.metrics.report import Report
 from engine import Call, EngineError, EngineProtocol, ask_one
 from engine.commands.types import ListStreams
-from engine.commands.weir_commands import MeasureStreams
-from engine.replies import GroupMeasure, Listing, Measured, StreamMeasure
+from engine.commands.weir_commands import CountGroups, MeasureStreams
+from engine.replies import GroupCounts, GroupMeasure, Listing, Measured, StreamMeasure
 
 if TYPE_CHECKING:
     from engine.cluster import BackendFigures
@@ -69,6 +70,8 @@ async def write(gateway: Gateway, *, openmetrics: bool) -> bytes:
         figures.add("weir_history_fetch_seconds", report.history_fetch_seconds)
     if gateway.operator.backend is not None:
         _add_backend(figures, gateway.operator.backend)
+    for state, count in (await _count_groups(gateway.engine)).items():
+        figures.add("weir_groups", count, state)
     if gateway.reports.measured_streams.is_wanted:
         await _StreamFigures(figures, gateway).add(gateway.engine)
     return await asyncio.to_thread(_write, figures, gateway.settings.data, openmetrics=openmetrics)
@@ -92,6 +95,9 @@ def _add_report(figures: Figures, report: Report) -> None:
     figures.add("weir_request_seconds", report.seconds)
     for code, count in report.rejected.items():
         figures.add("weir_rejected_total", count, code)
+    for name, hook in report.hooks.items():
+        for result, count in hook.results.items():
+            figures.add("weir_hooks_total", count, name, result)
     for door, count in report.faults.items():
         figures.add("weir_faults_total", count, door)
     for api, count in report.delivered.items():
@@ -159,6 +165,18 @@ def _add_backend(figures: Figures, backend: "BackendFigures") -> None:
     figures.add("weir_backend_connections_lost_total", backend.connections_lost)
     for reason, count in backend.wakes.items():
         figures.add("weir_backend_wakes_total", count, reason)
+
+
+async def _count_groups(engine: EngineProtocol) -> Mapping[str, int]:
+    """How many groups are in which state; nothing where there are none, and over a backend."""
+    counts: Counter[str] = Counter()
+    after: str | None = ""
+    while after is not None:
+        found = await ask_one(engine, Call((CountGroups(after=after or None),), origin=_ORIGIN))
+        assert isinstance(found, GroupCounts), "that is its reply"
+        counts.update(found.counts)
+        after = found.next
+    return counts
 
 
 class _StreamFigures:

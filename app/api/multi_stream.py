@@ -134,7 +134,7 @@ class ManyRead(RequestModel):
         if total is None:
             return self.count or limits.count_default
         if self.count is not None and self.count > total:
-            raise invalid("/count_total", "it is at least as large as count: MAXCOUNT of XREAD")
+            raise invalid("/count_total", "it is at least as large as count")
         return self.count or min(limits.count_default, total)
 
     def _check_cursors(self, wrong: Cursor, hint: str) -> None:

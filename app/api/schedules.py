@@ -2,14 +2,18 @@
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from heapq import merge
+from itertools import accumulate, takewhile
+from operator import itemgetter
 from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple, NoReturn
 
 import msgspec
 import orjson
 from fastapi import Depends, Header, Query
+from msgspec.structs import replace
 from pydantic import Field
 
-from app.auth import Action, Resource
+from app.auth import Access, Action, Resource
 from app.errors import RefusalError, invalid
 from app.http import media, query, strict_json
 from app.http.asks import Ask
@@ -39,24 +43,48 @@ from app.limits import EntryLimits
 from app.settings import Settings
 from engine import EngineError, ids
 from engine.commands import schedule_commands
-from engine.recurrence import AHEAD_MS_MAX, CRON_BYTES_MAX, EVERY_MS_MIN, Rule
+from engine.commands.schedule_commands import Pause
+from engine.commands.scheduling import PAGE_BYTES_MAX
+from engine.commands.types import ListStreams
+from engine.recurrence import AHEAD_MS_MAX, CRON_BYTES_MAX, EVERY_MS_MIN, NEVER_MS, Rule
 from engine.replies import Added as AddedReply
-from engine.replies import Reply, ScheduleInfo, SchedulePage, ScheduleSet
+from engine.replies import Listing, Reply, ScheduleInfo, SchedulePage, ScheduleSet
 
 router: Final = Router("schedules")
 
+_ALL: Final = "/v1/schedules"
 _SCHEDULES: Final = "/v1/streams/{stream}/schedules"
 _SCHEDULE: Final = _SCHEDULES + "/{schedule}"
 _PAGE_MAX: Final = 1_000
+# Streams that are looked at before others have their turn.
+_STREAMS_A_TURN: Final = 10
 _JSON: Final = MediaType(JSON, JSON)
 _MEMBERS_MAX: Final = 16
 # Of all members but the entry, each of them escaped.
 _RULE_BYTES_MAX: Final = 16 << 10
 _NO_SCHEDULE: Final = ("no_stream", "no_schedule")
 _DATE_TIME: Final = {"format": "date-time"}
+# Members that a rule has of the engine as it has them here.
+_AS_THEY_ARE: Final = ("in_ms", "every_ms", "cron", "count", "expires_in_ms")
 
 
-class ScheduleRule(RequestModel):
+class SchedulePause(RequestModel):
+    """Whether a schedule waits. What recurs makes up for no run."""
+
+    paused: Annotated[bool | None, Field(description="until it is false; not named it stays")] = None
+    paused_until: Annotated[Moment | None, Field(description="until this time")] = None
+
+    @property
+    def pause(self) -> Pause | None:
+        """As the engine has it; None where nothing is said of it. Raises 422 for what contradicts itself."""
+        if self.paused_until is not None and self.paused is False:
+            raise invalid("/paused_until", "with paused it is true, or not there")
+        if self.paused is None and self.paused_until is None:
+            return None
+        return Pause(self.paused is not False, self.paused_until)
+
+
+class ScheduleRule(SchedulePause):
     """When an entry is appended: exactly one of `at`, `in_ms`, `every_ms` and `cron`."""
 
     at: Annotated[Moment | None, Field(description="once, at this time")] = None
@@ -93,17 +121,8 @@ class ScheduleRule(RequestModel):
     @property
     def rule(self) -> Rule:
         """As the engine has it."""
-        return Rule(
-            at_ms=self.at,
-            in_ms=self.in_ms,
-            every_ms=self.every_ms,
-            cron=self.cron,
-            tz=self.tz,
-            until_ms=self.until,
-            count=self.count,
-            missed=self.missed,
-            expires_in_ms=self.expires_in_ms,
-        )
+        same = {name: getattr(self, name) for name in (*_AS_THEY_ARE, "tz", "missed")}
+        return Rule(at_ms=self.at, until_ms=self.until, **same)
 
 
 class ScheduleInput(ScheduleRule):
@@ -125,7 +144,13 @@ class Schedule(ResponseModel):
     """An entry for later; of its rule what was given."""
 
     name: NameText
-    next_at: Annotated[str, Field(description="when it is appended next", json_schema_extra=_DATE_TIME)]
+    next_at: Annotated[
+        str | None,
+        Field(
+            description="when it is appended next; null in a pause without an end",
+            json_schema_extra=_DATE_TIME,
+        ),
+    ]
     entry: ScheduledEntry
     at: Annotated[str, Field(json_schema_extra=_DATE_TIME)] = ABSENT
     in_ms: Milliseconds = ABSENT
@@ -137,6 +162,10 @@ class Schedule(ResponseModel):
     left: Annotated[Count, Field(description="runs that are left of `count`")] = ABSENT
     missed: Literal["once", "skip"] = ABSENT
     expires_in_ms: Milliseconds = ABSENT
+    paused: Literal[True] = ABSENT
+    paused_until: Annotated[str, Field(json_schema_extra=_DATE_TIME)] = ABSENT
+    # In a list of those of all streams.
+    stream: NameText = ABSENT
 
 
 class ScheduleList(ResponseModel):
@@ -149,6 +178,7 @@ class ScheduleList(ResponseModel):
 class _Given(NamedTuple):
     body: bytes
     rule: Rule
+    pause: Pause | None
 
 
 class _ScheduleBody(Body):
@@ -189,26 +219,25 @@ def _read(body: bytes, settings: Settings, limits: EntryLimits) -> _Given:
         raise invalid("/entry", "it is one entry, and gets its ID when it is appended")
     if found.later:
         raise invalid("/entry", "when it is appended stands beside it: at, in_ms, every_ms or cron")
-    return _Given(found.bodies[0], given.rule)
+    return _Given(found.bodies[0], given.rule, given.pause)
 
 
-def _shown(info: ScheduleInfo) -> Schedule:
+def _shown(info: ScheduleInfo, now_ms: int) -> Schedule:
     """A schedule as every operation shows it."""
     rule = info.rule
+    is_paused = rule.is_paused(now_ms)
     return Schedule(
         name=info.name,
-        next_at=ids.rfc3339(info.at_ms),
+        next_at=None if info.at_ms == NEVER_MS else ids.rfc3339(info.at_ms),
         entry=msgspec.Raw(b"{" + info.body[1:]),  # type: ignore[arg-type]  # what it is written as
         at=_or_absent(rule.at_ms, ids.rfc3339),
-        in_ms=_or_absent(rule.in_ms),
-        every_ms=_or_absent(rule.every_ms),
-        cron=_or_absent(rule.cron),
         tz=ABSENT if rule.cron is None else rule.tz,
         until=_or_absent(rule.until_ms, ids.rfc3339),
-        count=_or_absent(rule.count),
         left=_or_absent(info.left),
         missed=ABSENT if rule.missed == "once" else rule.missed,
-        expires_in_ms=_or_absent(rule.expires_in_ms),
+        paused=is_paused or ABSENT,
+        paused_until=_or_absent(rule.paused_until_ms if is_paused else None, ids.rfc3339),
+        **{name: _or_absent(getattr(rule, name)) for name in _AS_THEY_ARE},
     )
 
 
@@ -265,7 +294,8 @@ def list_schedules(
 
     def answer(page: Reply) -> Response:
         assert isinstance(page, SchedulePage), "listing answers a page"
-        shown = list(map(_shown, page.schedules))
+        now_ms = request.gateway.clock.wall_ms()
+        shown = [_shown(one, now_ms) for one in page.schedules]
         following = None
         if page.more:
             last = page.schedules[-1]
@@ -275,6 +305,117 @@ def list_schedules(
     return Ask([command], answer, lasts=True)
 
 
+# ---- looking at all of them
+
+
+class _Place(NamedTuple):
+    """Where one stands among all: by time, then by stream and name."""
+
+    at_ms: int
+    stream: str
+    name: str
+
+    def seen_from(self, stream: str) -> tuple[int, str]:
+        """The time and the name behind which what is behind this begins in a stream."""
+        if stream == self.stream:
+            return self.at_ms, self.name
+        return (self.at_ms, "") if stream > self.stream else (self.at_ms + 1, "")
+
+    @property
+    def text(self) -> str:
+        """As `next` has it."""
+        return f"{self.at_ms}:{len(self.stream)}:{self.stream}{self.name}"
+
+    @classmethod
+    def parse(cls, text: str) -> "_Place":
+        """That of a page's `next`, or behind a time. Raises 422."""
+        ms, _, rest = text.partition(":")
+        size, _, names = rest.partition(":")
+        if all(one.isascii() and one.isdigit() and len(one) <= len(str(NEVER_MS)) for one in (ms, size)):
+            return cls(int(ms), names[: int(size)], names[int(size) :])
+        return cls(_time("after", text) + 1, "", "")
+
+
+_place_of: Final = itemgetter(0)
+_START: Final = _Place(0, "", "")
+
+
+@router.get(_ALL, Access.PER_STREAM, model=ScheduleList, refusals=("not_acceptable",))
+async def list_all_schedules(
+    request: RequestParameter,
+    after: Annotated[str | None, Query(description="later than this time; or a page's `next`")] = None,
+    before: Annotated[str | None, Query(description="earlier than this time")] = None,
+    limit: Annotated[int, Whole(1, _PAGE_MAX), Query(description="maximum number of schedules")] = 100,
+) -> ScheduleList:
+    """List what is scheduled for all streams that the caller may read, the next one first."""
+    if not request.principal.may_somewhere(Action.READ):
+        request.require(Action.READ, None)
+    media.check_accepts_json(request.headers.get(b"accept", b""))
+    page = _Page(
+        _START if after is None else _Place.parse(after),
+        NEVER_MS + 1 if before is None else _time("before", before),
+        limit,
+    )
+    following: str | None = ""
+    while following is not None:
+        listing = await request.execute(ListStreams(scheduled=True, after=following, limit=_PAGE_MAX))
+        assert isinstance(listing, Listing), "listing answers names"
+        for place, stream in enumerate(filter(request.may_read, listing.names)):
+            if not place % _STREAMS_A_TURN:
+                await request.take_turn()
+            try:
+                found = await request.execute(page.command(stream))
+            except EngineError as refusal:
+                # It went since it was listed.
+                if refusal.code != "no_stream":
+                    raise
+            else:
+                page.add(stream, found)
+        following = listing.next
+    return page.shown(request.gateway.clock.wall_ms())
+
+
+class _Page:
+    """The first schedules behind a place, of the streams that were looked at so far: no more than fit."""
+
+    def __init__(self, after: _Place, before_ms: int, limit: int) -> None:
+        self._after, self._before_ms, self._limit = after, before_ms, limit
+        self._rows: list[tuple[_Place, ScheduleInfo]] = []
+        self._has_more = False
+        self._end = _Place(before_ms, "", "")
+
+    def command(self, stream: str) -> schedule_commands.ListSchedules:
+        """What is asked of one more stream."""
+        after = self._after.seen_from(stream)
+        return schedule_commands.ListSchedules(
+            stream=stream, after=after, before_ms=self._before_ms, limit=self._limit
+        )
+
+    def add(self, stream: str, found: Reply) -> None:
+        """Take what it has; where there are too many the last ones go."""
+        assert isinstance(found, SchedulePage), "listing answers a page"
+        rows = [(_Place(one.at_ms, stream, one.name), one) for one in found.schedules]
+        if found.more:
+            self._end_at(rows[-1][0])
+        merged = [row for row in merge(self._rows, rows, key=_place_of) if row[0] <= self._end]
+        sizes = accumulate(len(place.stream) + len(one.name) + len(one.body) for place, one in merged)
+        most = max(1, sum(1 for _ in takewhile(PAGE_BYTES_MAX.__ge__, sizes)))
+        self._rows = merged[: min(most, self._limit)]
+        if len(self._rows) < len(merged):
+            self._end_at(self._rows[-1][0])
+
+    def _end_at(self, place: _Place) -> None:
+        """Others behind this place are for another page."""
+        self._has_more = True
+        self._end = min(self._end, place)
+        self._before_ms = self._end.at_ms + 1
+
+    def shown(self, now_ms: int) -> ScheduleList:
+        """The page."""
+        rows = [replace(_shown(one, now_ms), stream=place.stream) for place, one in self._rows]
+        return ScheduleList(rows, self._rows[-1][0].text if self._has_more else None)
+
+
 @router.get(_SCHEDULE, Action.READ, model=Schedule, refusals=(*_NO_SCHEDULE, "not_acceptable"))
 def get_schedule(request: RequestParameter, stream: StreamName, schedule: ScheduleName) -> Ask:
     """Show one schedule: its entry, its rule, and when it is due next."""
@@ -282,7 +423,7 @@ def get_schedule(request: RequestParameter, stream: StreamName, schedule: Schedu
 
     def answer(found: Reply) -> Response:
         assert isinstance(found, ScheduleInfo), "it answers the schedule"
-        return Response(200, _shown(found).json())
+        return Response(200, _shown(found, request.gateway.clock.wall_ms()).json())
 
     return Ask([schedule_commands.DescribeSchedule(stream=stream, name=schedule)], answer, lasts=True)
 
@@ -328,24 +469,48 @@ def put_schedule(
         if found.replaced_recurring and not recurs:
             note()
         where = [location("streams", stream, "schedules", schedule)] if found.created else []
-        return request.respond(201 if found.created else 200, _shown(found.schedule), where)
+        shown = _shown(found.schedule, request.gateway.clock.wall_ms())
+        return request.respond(201 if found.created else 200, shown, where)
 
     def refuse(refusal: EngineError) -> NoReturn:
         if refusal.code == "forbidden" and not recurs:
             note()
-        # What the engine finds wrong with a rule begins with the member.
-        member, _, hint = refusal.detail.partition(": ")
-        if refusal.code != "invalid" or member not in ScheduleRule.model_fields:
-            raise refusal
-        raise invalid(f"/{member}", hint)
+        raise _pointed(refusal)
 
     command = schedule_commands.SetSchedule(
         stream=stream,
         schedule=schedule_commands.NewSchedule(schedule, body.body, body.rule),
         only_new=if_none_match is not None,
         recurring=_may_manage(request, stream),
+        pause=body.pause,
     )
     return Ask([command], answer, request.preferences.synced, refused=refuse)
+
+
+def _pointed(refusal: EngineError) -> EngineError | RefusalError:
+    """The refusal with the member that it is about: what is wrong with a rule begins with it."""
+    member, _, hint = refusal.detail.partition(": ")
+    if refusal.code != "invalid" or member not in ScheduleRule.model_fields:
+        return refusal
+    return invalid(f"/{member}", hint)
+
+
+@router.patch(_SCHEDULE, Action.WRITE, model=Schedule, refusals=_NO_SCHEDULE, writes=True)
+def update_schedule(
+    request: RequestParameter, stream: StreamName, schedule: ScheduleName, given: SchedulePause
+) -> Ask:
+    """Pause a schedule, or go on with it. What recurs takes `manage` too."""
+    if (pause := given.pause) is None:
+        raise invalid("/paused", "say paused or paused_until")
+
+    def answer(reply: Reply) -> Response:
+        assert isinstance(reply, ScheduleSet), "it answers the schedule"
+        return request.respond(200, _shown(reply.schedule, request.gateway.clock.wall_ms()))
+
+    command = schedule_commands.PauseSchedule(
+        stream=stream, name=schedule, pause=pause, recurring=_may_manage(request, stream)
+    )
+    return _change(request, command, "updateSchedule", answer)
 
 
 @router.delete(_SCHEDULE, Action.WRITE, status=204, refusals=_NO_SCHEDULE, writes=True)
@@ -382,7 +547,9 @@ def fire_schedule(request: RequestParameter, stream: StreamName, schedule: Sched
 
 def _change(
     request: Request,
-    command: schedule_commands.CancelSchedule | schedule_commands.FireSchedule,
+    command: schedule_commands.CancelSchedule
+    | schedule_commands.FireSchedule
+    | schedule_commands.PauseSchedule,
     operation: str,
     answer: Callable[[Reply], Response],
 ) -> Ask:
@@ -398,7 +565,7 @@ def _change(
     def refuse(refusal: EngineError) -> NoReturn:
         if refusal.code == "forbidden":
             note()
-        raise refusal
+        raise _pointed(refusal)
 
     look = schedule_commands.DescribeSchedule(stream=stream, name=schedule)
     return Ask([look, command], done, request.preferences.synced, refused=refuse)

@@ -10,13 +10,13 @@ from app.doors.websocket.connection import Connection, Hub
 from app.doors.websocket.subscription_table import SessionLimits
 from app.doors.websocket.websocket_connection import EXTENSION, WebSocketConnection
 from app.errors import RefusalError
-from app.gateway import Gateway, Receive
+from app.gateway import Gateway
 from app.http import query
-from app.http.middleware.paths import decoded
+from app.http.common.paths import decoded
 from app.http.operations.binder import RequestParameter
 from app.http.operations.router import Router
 from app.http.requests import Request
-from app.http.responses import Exchange, Response, Send
+from app.http.responses import Exchange, Receive, Response, Send
 from app.live.shares import Share
 from app.openapi import asyncapi
 
@@ -49,7 +49,7 @@ class Sockets:
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        self._hub = Hub(gateway)
+        self.hub = Hub(gateway)
 
     async def answer(self, request: Request) -> Response:
         """The conversation that is accepted. Raises RefusalError."""
@@ -65,7 +65,7 @@ class Sockets:
         if tickets or is_open or has_credentials:
             await request.authenticate(tickets=() if is_open else tickets)
         request.take_request()
-        if len(self._hub.open) >= self._gateway.settings.sockets_max:
+        if len(self.hub.open) >= self._gateway.settings.sockets_max:
             raise RefusalError("too_many_sockets", "too many sockets are open: see the setting sockets_max")
         return _Conversation(self, request, self._gateway.limits.connections.enter(request.caller))
 
@@ -73,7 +73,7 @@ class Sockets:
         """Accept with this message, and stay until the connection is gone."""
         own = request.exchange.extensions.get(EXTENSION)
         link = own if isinstance(own, WebSocketConnection) else AsgiSocket(request.receive, send)
-        push = Connection(self._hub, link, request, share, self._limits())
+        push = Connection(self.hub, link, request, share, self._limits())
         await send(accept)
         push.begin(self._hello())
         if isinstance(link, AsgiSocket):

@@ -26,6 +26,7 @@ from app.http.models import (
     Flag,
     IdText,
     Moment,
+    NameText,
     RequestModel,
     ResponseModel,
     StreamName,
@@ -147,6 +148,13 @@ class NewLastId(RequestModel):
     max_deleted_id: EntryId | None = None
 
 
+class Holder(ResponseModel):
+    """A group, and the first ID that it has still to read or to acknowledge."""
+
+    group: NameText
+    id: IdText
+
+
 class Stream(ResponseModel):
     """A stream. `0-0` stands for no ID; `entries_added` counts all that ever were."""
 
@@ -170,16 +178,17 @@ class Stream(ResponseModel):
     ]
     memory_bytes: Count
     schedules: Annotated[Count, Field(description="entries for later")]
+    state: Literal["open", "ending", "closed"]
     closed: Annotated[bool, Field(description="it takes no entries any more")]
     closed_at: Annotated[str, Field(json_schema_extra={"format": "date-time"})] = ABSENT
     close_reason: str = ABSENT
     media_type: Annotated[str, Field(description="of a stream of Durable Streams")] = ABSENT
     forked_from: Annotated[str, Field(description="the stream that it is a fork of")] = ABSENT
     held_by: Annotated[
-        str,
+        Literal["no group"] | Holder,
         Field(
-            description="what keeps all of it in spite of its limits: `no group` where it keeps what is not "
-            "acknowledged, and never had a group"
+            description="what keeps all of it in spite of its limits, where it keeps what is not "
+            "acknowledged: a group, or that it never had one"
         ),
     ] = ABSENT
 
@@ -210,7 +219,7 @@ class ConsumerDetails(ResponseModel):
     pending_entries: list[PendingDetail]
 
 
-class GroupDetails(Group):
+class GroupDetails(Group, kw_only=True):
     """A group with what is pending and its consumers; `nacked` entries were given back."""
 
     nacked: Count
@@ -341,12 +350,13 @@ def _members(name: str, info: Reply) -> dict[str, Any]:
         "expires_at": _moment(info.expires_at_ms),
         "memory_bytes": info.memory_bytes,
         "schedules": info.schedules,
+        "state": info.state,
         "closed": info.closed_at_ms is not None,
         "closed_at": ABSENT if info.closed_at_ms is None else ids.rfc3339(info.closed_at_ms),
         "close_reason": info.close_reason or ABSENT,
         "media_type": ABSENT if info.media is None else info.media,
         "forked_from": ABSENT if info.forked_from is None else info.forked_from,
-        "held_by": info.held_by or ABSENT,
+        "held_by": Holder(info.held_by, ids.format(info.held_id)) if info.held_id else info.held_by or ABSENT,
     }
 
 

@@ -63,7 +63,7 @@ class RateLimiter:
     def of(cls, settings: Settings, monotonic: Callable[[], float]) -> Self | None:
         """As set; None where no caller can have a limit."""
         rates = Rates.set_to(parse_rate(settings.rate_requests), parse_rate(settings.rate_bytes))
-        if rates == NO_RATES and not settings.has_tokens:
+        if rates == NO_RATES and not settings.has_tokens and not settings.hooks_file:
             return None
         wrong = Rates.set_to(parse_rate(settings.rate_failures), (0, 0))
         parts = max(1, settings.fronts)

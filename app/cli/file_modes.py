@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from app import logs
+from app.hooks.table import secret_files
 from app.settings import Settings, SettingsError
 
 
@@ -50,8 +51,11 @@ def loose_files(settings: Settings) -> list[str]:
         "tls_client_ca": _DECIDING,
         "jwt_keys": _SECRET if has_secrets else _DECIDING,
         "tokens_file": _DECIDING,
+        "hooks_file": _DECIDING,
     }
     named = [(name, getattr(settings, name), kind) for name, kind in kinds.items()]
+    if settings.hooks_file:
+        named += [("hooks_file", str(path), _SECRET) for path in secret_files(Path(settings.hooks_file))]
     named.append(("config", type(settings).model_config.get("toml_file"), _DECIDING))
     named.append(("data", settings.data if settings.is_embedded else None, _DATA))
     return [found for name, path, kind in named if path and (found := _sentence(name, Path(path), kind))]

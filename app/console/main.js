@@ -4,7 +4,7 @@
  * Knows: which part goes where, how often to poll, which key does what. Must never know: frames, the form of responses.
  */
 
-import { VIEWS, parseAddress } from "./shared/address.js";
+import { OVERVIEWS, VIEWS, parseAddress } from "./shared/address.js";
 import * as api from "./shared/api.js";
 import { Catalogue } from "./shared/catalogue.js";
 import { Connection } from "./shared/connection.js";
@@ -81,6 +81,7 @@ function show() {
   if (!isOverview && listElement.contains(activeElement) && isLeft) findElement("main").focus();
   if (isOverview) {
     page.close();
+    overview.open(OVERVIEWS.includes(address.view) ? address.view : "live");
     overview.refresh().catch(() => undefined);
   } else page.open(address);
 }

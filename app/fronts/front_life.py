@@ -26,9 +26,9 @@ from app.fronts.forwarding import pack_request, unpack_response
 from app.fronts.link import Message, ProcessLink
 from app.fronts.messages import OF_LEASES, MessageKind
 from app.fronts.remote_engine import RemoteEngine, RemoteLeases
-from app.gateway import Gateway
 from app.http.requests import Request
 from app.http.responses import Response
+from app.life import Life
 from app.metrics.loop_lag import LoopLag
 from app.metrics.report import Report
 from app.operating import Phase
@@ -45,16 +45,17 @@ _READ_AGAIN_S: Final = 5.0
 class FrontLife:
     """The engine of a front's gateway: `open`, `keep` until `stop`, `close`, as `EngineLife` has it."""
 
-    def __init__(self, gateway: Gateway, control: Control) -> None:
+    def __init__(self, life: Life, control: Control) -> None:
         self.stopping = asyncio.Event()
-        self._gateway = gateway
+        self._life = life
+        self._gateway = gateway = life.gateway
         self._control = control
         self._connection: FrontConnection | None = None
         self._opened = asyncio.Event()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._lag = LoopLag(gateway.reports.counters.loop_lag)
         control.on_link = self._connect
-        gateway.on_ready.append(self._opened.set)
+        life.on_ready.append(self._opened.set)
         gateway.operator.processes.forward = self._forward
         gateway.access.redeem_elsewhere = self._redeem
 
@@ -80,7 +81,7 @@ class FrontLife:
     def stop(self) -> None:
         """Begin nothing new, and end reads that wait."""
         self.stopping.set()
-        self._gateway.drain()
+        self._life.drain()
 
     async def close(self) -> None:
         """End the connection."""
@@ -99,7 +100,7 @@ class FrontLife:
     # --- connections ----------------------------------------------------------------------------------------
 
     def _connect(self, to_engine: socket.socket) -> None:
-        connection = FrontConnection(self._gateway, self._lose)
+        connection = FrontConnection(self._life, self._lose)
         task = asyncio.ensure_future(
             asyncio.get_running_loop().create_connection(lambda: connection.link, sock=to_engine)
         )
@@ -108,10 +109,9 @@ class FrontLife:
         self._connection = connection
 
     def _lose(self) -> None:
-        gateway = self._gateway
-        if gateway.phase is Phase.READY:
-            gateway.enter(Phase.RESTARTING)
-        gateway.drop()
+        if self._gateway.phase is Phase.READY:
+            self._life.enter(Phase.RESTARTING)
+        self._life.drop()
         if not self.stopping.is_set():
             asyncio.get_running_loop().call_later(_AGAIN_S, self._control.say, LINK)
 
@@ -133,8 +133,9 @@ class FrontLife:
 class FrontConnection:
     """One connection to the engine's process, and what lives as long as it."""
 
-    def __init__(self, gateway: Gateway, on_lost: Callable[[], None]) -> None:
-        self._gateway = gateway
+    def __init__(self, life: Life, on_lost: Callable[[], None]) -> None:
+        self._life = life
+        self._gateway = life.gateway
         self._on_lost = on_lost
         self.link: Final = ProcessLink(self._receive, self._lose)
         self._leases = RemoteLeases(self.link)
@@ -158,7 +159,7 @@ class FrontConnection:
             self.link.close()
             return
         if not self.link.is_lost:
-            self._gateway.open(engine)
+            self._life.open(engine)
 
     def _receive(self, message: Message) -> None:
         kind = message[0]

@@ -16,8 +16,8 @@ from app.fronts.calls import Handler
 from app.fronts.codec import codec_of
 from app.fronts.engine_port import EnginePort
 from app.fronts.forwarding import Operations
-from app.gateway import Gateway
 from app.http.operations.operation import Operation
+from app.life import Life
 from app.metrics.report import LastReports, Report
 from app.operating import Phase
 from engine import EngineError
@@ -30,8 +30,8 @@ _unpack_report = codec_of(Report).unpack
 class FrontPorts:
     """The fronts of one gateway. Call `open` whenever its engine may be used."""
 
-    def __init__(self, gateway: Gateway, operations: Mapping[str, Operation]) -> None:
-        self._gateway = gateway
+    def __init__(self, life: Life, operations: Mapping[str, Operation]) -> None:
+        self._gateway = gateway = life.gateway
         self._ports: set[EnginePort] = set()
         # Connections that came while there was no engine.
         self._early: list[socket.socket] = []
@@ -42,8 +42,8 @@ class FrontPorts:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._last_reports = LastReports()
         gateway.operator.processes.reports = self._reports
-        gateway.on_restart.append(self.close)
-        gateway.on_ready.append(self._open)
+        life.on_restart.append(self.close)
+        life.on_ready.append(self._open)
         if gateway.access.has_tokens:
             gateway.access.tokens.on_created = self._created
             gateway.access.tokens.on_revoked = self._revoked

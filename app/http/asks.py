@@ -52,8 +52,8 @@ class Ask(NamedTuple):
         other: while it is full, Redis 7.0 refuses all that is several commands in one turn, though the last
         one may be what makes room.
         """
-        *looks, last = self.commands
-        return bool(looks) and last.changes and not any(command.changes for command in looks)
+        looks = self.commands[:-1]
+        return bool(looks) and self.commands[-1].changes and not any(command.changes for command in looks)
 
     def apart(self, *found: Reply) -> Result:
         """The same, one command after the other, behind those that have been `found`."""

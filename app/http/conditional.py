@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Final
 
-from app.http.middleware.codings import uncoded
+from app.http.common.codings import uncoded
 from app.http.responses import Response
 
 # Kept by the cache of the client, which asks about it each time: it does not know who reads it, nor whether a

@@ -5,7 +5,7 @@ Must never know: what they are asked for.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, Literal
 
 import msgspec
@@ -20,6 +20,10 @@ MERGE_PATCH: Final = "application/merge-patch+json"
 NDJSON: Final = "application/x-ndjson"
 EVENTS: Final = "text/event-stream"
 COLUMNS: Final = "application/vnd.weir.columns+json"
+CLOUDEVENT: Final = "application/cloudevents+json"
+CLOUDEVENTS: Final = "application/cloudevents-batch+json"
+# The header of an event in the binary mode.
+EVENT_MARK: Final = b"ce-specversion"
 
 _CHARSET: Final = re.compile(r";\s*charset\s*=\s*\"?([^\s;\"]*)", re.IGNORECASE)
 _QUALITY: Final = re.compile(r";\s*q\s*=\s*([01](?:\.[0-9]{0,3})?)\s*(?:;|$)", re.IGNORECASE)
@@ -51,6 +55,11 @@ def content_type(header: bytes) -> MediaType:
     if not text.isascii() or not text.isprintable():
         raise RefusalError("unsupported_media_type", "the Content-Type is malformed")
     return MediaType(text, name)
+
+
+def is_event(name: str, headers: Mapping[bytes, bytes]) -> bool:
+    """Whether a body of this type, with these headers, is a CloudEvent, or a batch of them."""
+    return name in (CLOUDEVENT, CLOUDEVENTS) or EVENT_MARK in headers
 
 
 def check_is_json(media_name: str, method: str = "") -> None:

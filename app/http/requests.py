@@ -16,14 +16,14 @@ from app.auth.certificates import ClientCertificate
 from app.auth.policy import unauthenticated
 from app.auth.rate_limiter import caller_of
 from app.errors import invalid
-from app.gateway import Gateway, Receive
+from app.gateway import Gateway
 from app.http import media
 from app.http.asks import Ask, Result
 from app.http.client_address import client_address
 from app.http.media import NO_PREFERENCES, MediaType, Preferences
 from app.http.models import ResponseModel
 from app.http.plan import CONDITIONS
-from app.http.responses import CERTIFICATE_EXTENSION, Exchange, Header, Response, Scope
+from app.http.responses import CERTIFICATE_EXTENSION, Exchange, Header, Receive, Response, Scope
 from app.limits import text_bytes
 from app.live.budgets import FREE_BYTES, Reservation
 from app.live.sessions import AccessEnd
@@ -211,11 +211,11 @@ class Request(Work):
         """Recognise a caller that nothing is remembered of."""
         policy = self.gateway.access.policy
         if tickets:
-            with self._counting_failures():
+            with self.counting_failures():
                 self.principal = await self._redeem(tickets[0])
             self.check_access()
         elif b"authorization" in self.headers:
-            with self._counting_failures():
+            with self.counting_failures():
                 self.principal = await policy.authenticate(self.headers)
         else:
             self.principal = await policy.authenticate(self.headers, self.certificate)
@@ -231,10 +231,11 @@ class Request(Work):
 
     async def identify(self, text: str) -> Principal:
         """Whose token this is. Raises `unauthenticated`, `rate_limited`."""
-        with self._counting_failures():
+        with self.counting_failures():
             return await self.gateway.access.policy.identify(text)
 
-    def _counting_failures(self) -> AbstractContextManager[None]:
+    def counting_failures(self) -> AbstractContextManager[None]:
+        """Count wrong credentials against its address. Raises `rate_limited` where there were too many."""
         limiter = self.gateway.limits.rates
         return nullcontext() if limiter is None else limiter.counting_failures(client_address(self.scope))
 

@@ -13,13 +13,13 @@ from urllib.parse import quote
 import msgspec
 
 from app.errors import RefusalError, problem, problem_headers, to_refusal
-from app.gateway import Receive
 from app.http.plan import HeadPlan
 from app.live.budgets import FREE_BYTES, Reader, Reservation
 from app.live.waiting import ClientLeftError, Departure
 from engine import EngineError
 
 Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Header = tuple[bytes, bytes]
 

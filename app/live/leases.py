@@ -50,7 +50,9 @@ class ConsumerLease:
         "alone",
         "consumer",
         "is_stopped",
+        "lacks_credit",
         "over",
+        "took_over",
     )
 
     def __init__(self, consumer: ConsumerKey, replaced: Callable[[], None]) -> None:
@@ -59,6 +61,8 @@ class ConsumerLease:
         self.alone: asyncio.Future[EngineError | None] = loop.create_future()
         self.over: asyncio.Future[None] = loop.create_future()
         self.is_stopped = False
+        # Whether its reader has room for no more; and whether it took the consumer from another one.
+        self.lacks_credit = self.took_over = False
         # Its last read, which may wait still.
         self._reading: Wait | None = None
         self._replaced = replaced
@@ -110,6 +114,7 @@ class ConsumerLease:
     ) -> None:
         """Read as the consumer, until the reader has to stop. It is in progress until `end_operation`."""
         self._under_way += 1
+        self.lacks_credit = False
         if self.is_stopped:
             asyncio.get_running_loop().call_soon(done, GroupRead(()))
         else:
@@ -183,6 +188,7 @@ class ConsumerLeases:
             [end for end in (None if before is None else before.over, elsewhere) if end is not None]
         )
         if before is not None:
+            lease.took_over = not before.over.done()
             before.replace()
         return lease
 
@@ -195,6 +201,16 @@ class ConsumerLeases:
         backpressure delays their reads.
         """
         return {(key.group, key.name) for key in self._leases.get(self._prefix + stream, ())}
+
+    def explain(self, stream: str, group: str, consumer: str | None) -> list[tuple[str, str]]:
+        """What holds up consumers of the group that are connected here, or this one: a word and its name."""
+        return [
+            (code, key.name)
+            for key, lease in self._leases.get(self._prefix + stream, {}).items()
+            if key.group == group and consumer in (None, key.name)
+            for code, holds in (("credit_used", lease.lacks_credit), ("replaced", lease.took_over))
+            if holds
+        ]
 
     def settled(self, stream: str, entry_ids: Sequence[int]) -> None:
         """Call the followers of the stream: these entries may have been acknowledged, given back or claimed;

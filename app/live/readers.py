@@ -456,6 +456,7 @@ class GroupPump:
         self.go_on()
 
     def _look(self) -> None:
+        self.lease.lacks_credit = True
         self._sink.lack_credit()
         if not self.consumer.in_flight:
             return

@@ -12,6 +12,8 @@ from math import inf
 from secrets import token_hex
 from typing import Final, Literal, get_args
 
+import msgspec
+
 from app.errors import CODES
 from engine import Histogram
 
@@ -59,6 +61,21 @@ class RequestTimes:
         histogram.total += sum(noted)
 
 
+HookResult = Literal["stored", "duplicate", "challenge", "refused", "rejected"]
+
+
+class HookCounts(msgspec.Struct):
+    """What came for one hook, by its result, and when the last came that was not refused."""
+
+    results: dict[str, int] = msgspec.field(default_factory=lambda: dict.fromkeys(get_args(HookResult), 0))
+    last_ms: int = 0
+
+    def plus(self, other: "HookCounts") -> "HookCounts":
+        """Both together."""
+        results = {name: count + other.results[name] for name, count in self.results.items()}
+        return HookCounts(results, max(self.last_ms, other.last_ms))
+
+
 class Counters:
     """The counts of one gateway, since it started."""
 
@@ -81,9 +98,19 @@ class Counters:
         # How long it took until one came.
         self.history_fetch_seconds = Histogram(REQUEST_BOUNDS_S)
 
+        # Of webhooks, by the names of their hooks; empty for names that are not there.
+        self.hooks: dict[str, HookCounts] = {}
+
     def deliver(self, door: Door, number: int) -> None:
         """Count entries that leave, as a reply or pushed."""
         self.delivered[door] += number
+
+    def note_hook(self, name: str, result: HookResult, now_ms: int) -> None:
+        """Count a webhook."""
+        counts = self.hooks.setdefault(name, HookCounts())
+        counts.results[result] += 1
+        if result != "refused":
+            counts.last_ms = now_ms
 
     def refuse(self, code: str, number: int = 1) -> None:
         """Count what was refused with this code, whichever way in it came by."""

@@ -42,6 +42,7 @@ FAMILIES: Final = {
             "weir_request_seconds", _H, (), "Time to answer, without reads that wait and live connections"
         ),
         Family("weir_rejected_total", _C, ("code",), "Refusals, by the code of the problem"),
+        Family("weir_hooks_total", _C, ("name", "result"), "Webhooks that came in, by hook and result"),
         Family(
             "weir_faults_total",
             _C,
@@ -56,6 +57,7 @@ FAMILIES: Final = {
         Family("weir_streams", _G, (), "Streams"),
         Family("weir_streams_closed", _G, (), "Streams that have ended"),
         Family("weir_streams_hidden", _G, (), "Names of removed streams that have forks"),
+        Family("weir_groups", _G, ("state",), "Groups by their state; none over a backend"),
         Family("weir_schedules", _G, (), "Entries for later"),
         Family("weir_schedules_late_seconds", _G, (), "For how long the first of them has been due"),
         Family("weir_schedules_dropped_total", _C, (), "Schedules that have gone with streams that ended"),

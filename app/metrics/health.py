@@ -39,7 +39,7 @@ class Health:
 
     def __init__(self, clock: Clock) -> None:
         # Files that could not be read again: what was read before stays in use.
-        self.stale = {"tokens_stale": False, "certificate_stale": False}
+        self.stale = {"tokens_stale": False, "hooks_stale": False, "certificate_stale": False}
         # What else fails in this process, by name.
         self.checks: dict[str, Callable[[], bool]] = {}
         # In a front: what an operator has to act on in the engine's process.

@@ -10,7 +10,7 @@ from typing import Final, Self
 import msgspec
 
 from app.live.budgets import PoolFigures
-from app.metrics.counters import Counters
+from app.metrics.counters import Counters, HookCounts
 from engine import Histogram
 
 # Processes that have ended: the counts of further ones are kept as one.
@@ -39,6 +39,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     history_fetches: Mapping[str, int]
     history_fetch_seconds: Histogram
     pools: Mapping[str, PoolFigures]
+    hooks: Mapping[str, HookCounts]
 
     @classmethod
     def of(
@@ -77,6 +78,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
             history_fetches=dict(counters.history_fetches),
             history_fetch_seconds=counters.history_fetch_seconds.copy(),
             pools=pools,
+            hooks={name: counts.plus(HookCounts()) for name, counts in counters.hooks.items()},
         )
 
     def plus(self, other: "Report") -> "Report":
@@ -101,6 +103,9 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
             history_fetches=_sum(self.history_fetches, other.history_fetches),
             history_fetch_seconds=self.history_fetch_seconds.plus(other.history_fetch_seconds),
             pools={name: pool.plus(other.pools[name]) for name, pool in self.pools.items()},
+            hooks={
+                name: _counts(self, name).plus(_counts(other, name)) for name in (*self.hooks, *other.hooks)
+            },
         )
 
     def with_all(self, others: Iterable["Report"]) -> "Report":
@@ -141,6 +146,10 @@ class LastReports:
             ended[:2] = [ended[0].plus(ended[1])]
         self._last = {report.process: report for report in (*ended, *reports)}
         return list(self._last.values())
+
+
+def _counts(report: Report, name: str) -> HookCounts:
+    return report.hooks.get(name) or HookCounts()
 
 
 def _sum(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:

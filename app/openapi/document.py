@@ -26,11 +26,18 @@ Json = dict[str, Any]
 
 _REF: Final = "#/components/schemas/{name}"
 
+# What many operations have, and what it is called where it is described.
+_SHARED: Final = {
+    **dict.fromkeys(("stream", "group", "consumer", "hook"), "PathName"),
+    "Idempotency-Key": "IdempotencyKey",
+    "If-Match": "EntryTag",
+}
 _NAMES: Final[Mapping[str, Json]] = {
     "stream": {"description": "The stream's name", "example": "orders"},
     "group": {"description": "The group's name", "example": "billing"},
     "consumer": {"description": "The consumer's name", "example": "worker-1"},
     "schedule": {"description": "The schedule's name", "example": "nightly"},
+    "hook": {"description": "The hook's name", "example": "github"},
     "token": {"description": "The token's ID", "example": "Zb3kq0VJm2aX"},
     "id": {"description": "The entry's ID", "example": "1526919030474-0"},
 }
@@ -96,6 +103,7 @@ def _describe(operations: Sequence[Operation], settings: Settings) -> bytes:
         "responses": {name: refusal for name, refusal in refusals.components().items() if name in used},
     }
     _resolve(described, settings)
+    _share(described)
     described["paths"] = dict(_name_apart(path, methods) for path, methods in described["paths"].items())
     described["info"]["description"] = _ABOUT
     described["info"]["license"] = {"name": "MIT", "identifier": "MIT"}
@@ -105,6 +113,27 @@ def _describe(operations: Sequence[Operation], settings: Settings) -> bytes:
         described["components"]["securitySchemes"] = {"bearer": {"type": "http", "scheme": "bearer"}}
     described["servers"] = [{"url": "/", "description": "this gateway"}]
     return orjson.dumps(described)
+
+
+def _share(described: Json) -> None:
+    """Say once what many operations have: how names and entity tags are written, headers of answers, refusals
+    that may have any code of their status.
+    """
+    components = described["components"]
+    operations = [one for methods in described["paths"].values() for one in methods.values()]
+    for parameter in (one for operation in operations for one in operation.get("parameters", ())):
+        if (shared := _SHARED.get(parameter["name"])) is not None:
+            schema = {**parameter["schema"], "description": shared}
+            if components["schemas"].setdefault(shared, schema) == schema:
+                parameter["schema"] = {"$ref": _REF.format(name=shared)}
+    headers = components.setdefault("headers", {})
+    for answer in (one for operation in operations for one in operation["responses"].values()):
+        for name, header in answer.get("headers", {}).items():
+            if headers.setdefault(name, header) == header:
+                answer["headers"][name] = {"$ref": f"#/components/headers/{name}"}
+        component = components["responses"].get(answer.get("$ref", "").rpartition("/")[2], {})
+        if component.get("description") == answer["description"]:
+            del answer["description"]
 
 
 def _name_apart(path: str, methods: Json) -> tuple[str, Json]:

@@ -13,12 +13,14 @@ from app.redis import replies, written
 from app.redis.resp import Resp
 from engine import EngineError, errors
 from engine.commands.base import BlockingCommand, Command
-from engine.commands.schedule_commands import CancelSchedule, SetSchedule
+from engine.commands.schedule_commands import CancelSchedule, PauseSchedule, SetSchedule
 from engine.commands.types import Exists, FindGroup, ListStreams, XAutoClaim, XClaim
 from engine.replies import Dropped, Presence, Reply, ScheduleSet
 
 Action = Literal["read", "write", "consume", "close", "manage", "admin"]
 Visible = Callable[[str], bool]
+# Those that take another right where the schedule recurs.
+_OF_SCHEDULES: Final = CancelSchedule, PauseSchedule, SetSchedule
 _AUDITED: Final = ("close", "manage", "admin")
 
 
@@ -109,7 +111,7 @@ class CommandRequest(msgspec.Struct, frozen=True):
         much as to manage the stream.
         """
         recurs = (
-            reply.code == "forbidden" and isinstance(self.command, CancelSchedule | SetSchedule)
+            reply.code == "forbidden" and isinstance(self.command, _OF_SCHEDULES)
             if isinstance(reply, EngineError)
             else isinstance(reply, ScheduleSet) and reply.replaced_recurring
         )

@@ -12,7 +12,8 @@ from app.auth import ANY_CONSUMER, Action, Principal, Resource
 from app.redis.request import CommandRequest
 from engine.commands.base import Command
 from engine.commands.schedule_commands import SetSchedule
-from engine.commands.types import Copy, Rename, XGroupDelConsumer, XNack
+from engine.commands.types import XGroupDelConsumer, XNack
+from engine.commands.weir_commands import UpdateGroup
 
 
 def consumer_of(command: Command | None) -> str | None:
@@ -25,6 +26,11 @@ def needed(parsed: CommandRequest, principal: Principal) -> Iterator[tuple[Actio
     """Each action, and what it is about."""
     command = parsed.command
     group, consumer = getattr(command, "group", None), consumer_of(command)
+    if isinstance(command, UpdateGroup) and parsed.target_actions:
+        # Entries go to another stream: the right to read them, in the group at least.
+        worker = Resource(command.stream, group, ANY_CONSUMER)
+        works = principal.may(Action.CONSUME, worker)
+        yield (Action.CONSUME, worker) if works else (Action.READ, Resource(command.stream))
     for actions, streams in _places(parsed):
         for action in actions:
             for stream in streams:
@@ -38,9 +44,10 @@ def needed(parsed: CommandRequest, principal: Principal) -> Iterator[tuple[Actio
 def _places(parsed: CommandRequest) -> Sequence[tuple[Sequence[str], Sequence[str | None]]]:
     """The actions that are asked for, and on which streams: source and target apart."""
     if parsed.target_actions:
-        command = parsed.command
-        assert isinstance(command, Rename | Copy), "it has a source and a target"
-        return (parsed.actions, [command.stream]), (parsed.target_actions, [command.target])
+        assert parsed.streams, "it has a source and a target"
+        source, *targets = parsed.streams
+        # Onto itself there is one name.
+        return (parsed.actions, [source]), (parsed.target_actions, targets or [source])
     return ((parsed.actions, (None,) if parsed.streams is None else parsed.streams),)
 
 

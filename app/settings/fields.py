@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Annotated, ClassVar, Final, Literal
 
-from pydantic import AfterValidator, Field, SecretStr
+from pydantic import AfterValidator, Field, SecretStr, ValidationInfo, field_validator
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -35,6 +35,7 @@ from app.settings.values import (
     check_history,
     host_is_loopback,
     parse_address,
+    read_unit,
 )
 from engine.commands.turn import TURN_COMMANDS_MAX, TURN_LOOKUPS_MAX
 
@@ -122,9 +123,7 @@ class Settings(BaseSettings, Bounds):
         "too (replicated:N), or it is on the disks of N servers (fsync:N); empty: replicated:1 over a "
         "cluster or Sentinel, else memory",
     )
-    backend_timeout_ms: int = Field(
-        5_000, ge=50, le=60_000, description="time in which the backend must answer, in milliseconds"
-    )
+    backend_timeout_ms: int = Field(5_000, ge=50, le=60_000, description="time for the backend to answer")
     history_url: Annotated[str, AfterValidator(check_history)] = Field(
         "",
         description="URL of the service of history (`weir history serve`), which reads that begin before the "
@@ -139,18 +138,22 @@ class Settings(BaseSettings, Bounds):
         "gets in; they are warned of otherwise",
     )
     allowed_hosts: Hosts = Field(
-        (),
-        description="allowed Host headers besides loopback; required by `insecure` on other addresses",
+        (), description="allowed Host headers besides loopback; required by `insecure` on other addresses"
     )
     allowed_origins: Origins = Field(
         (), description="origins whose web pages may call the API, or *; the gateway's own pages always may"
+    )
+
+    hooks_file: str = Field("", description="TOML file of webhooks that come in, see docs/webhooks-in.md")
+    cloudevents_source: str = Field(
+        "", max_length=256, description="URL that begins the `source` of entries that are no CloudEvents"
     )
 
     durable_streams: bool = Field(
         default=True, description="serve Durable Streams at /v1/stream/, see docs/durable-streams.md"
     )
     durable_long_poll_s: float = Field(
-        20, ge=0.1, le=3_600, description="time that a long-poll of Durable Streams waits, in seconds"
+        20, ge=0.1, le=3_600, description="time that a long-poll of Durable Streams waits"
     )
 
     trusted_proxies: Networks = Field(
@@ -172,8 +175,7 @@ class Settings(BaseSettings, Bounds):
     )
 
     root_token: SecretStr = Field(
-        SecretStr(""),
-        description="a token that may do everything; callers without a token are refused then",
+        SecretStr(""), description="a token that may do everything; callers without a token are refused then"
     )
     root_token_file: str = Field("", description="file with the root token, instead of `root_token`")
     audit_file: str = Field(
@@ -194,12 +196,8 @@ class Settings(BaseSettings, Bounds):
         (), description="grants of words of the claim `scope`, SCOPE=GRANT; separated by semicolons"
     )
 
-    body_bytes_max: int = Field(
-        8 << 20, ge=1 << 10, le=1 << 30, description="maximum size of a request body, in bytes"
-    )
-    entry_bytes_max: int = Field(
-        1 << 20, ge=64, le=1 << 26, description="maximum size of a stored entry, in bytes"
-    )
+    body_bytes_max: int = Field(8 << 20, ge=1 << 10, le=1 << 30, description="maximum size of a request body")
+    entry_bytes_max: int = Field(1 << 20, ge=64, le=1 << 26, description="maximum size of a stored entry")
     batch_entries_max: int = Field(10_000, ge=1, le=1_000_000, description="maximum entries of a batch")
     streams_max: int = Field(
         100_000, ge=1, le=10_000_000, description="maximum number of streams; further ones are not created"
@@ -210,14 +208,13 @@ class Settings(BaseSettings, Bounds):
         0,
         ge=0,
         le=1 << 50,
-        description="memory use, in bytes, at which writes are refused; 0 means three quarters of the memory "
-        "of the container or machine",
+        description="memory use at which writes are refused; 0: 3/4 of the container's or machine's",
     )
     memory_bytes_soft: int = Field(
         0,
         ge=0,
         le=1 << 50,
-        description="memory use, in bytes, above which cold entries leave memory for files in the data "
+        description="memory use above which cold entries leave memory for files in the data "
         "directory, from which reads bring them back; 0 means three fifths of the memory limit, and a value "
         "at or above that limit means never",
     )
@@ -235,8 +232,7 @@ class Settings(BaseSettings, Bounds):
         "", description="requests of one caller, for example 100/s burst 500; empty: no limit"
     )
     rate_bytes: ByteRate = Field(
-        "",
-        description="bytes of requests and answers of one caller, for example 10000000/s; empty: no limit",
+        "", description="bytes of requests and answers of one caller, for example 10000000/s; empty: no limit"
     )
     rate_failures: CountRate = Field(
         "50/s burst 500",
@@ -245,14 +241,9 @@ class Settings(BaseSettings, Bounds):
     )
 
     rewrite_growth_percent: int = Field(
-        100,
-        ge=0,
-        le=100_000,
-        description="growth of the log, in percent, that triggers a rewrite; 0 disables rewrites",
+        100, ge=0, le=100_000, description="growth of the log that triggers a rewrite; 0 disables rewrites"
     )
-    wait_ms_max: int = Field(
-        60_000, ge=0, le=3_600_000, description="maximum time that a read may block, in milliseconds"
-    )
+    wait_ms_max: int = Field(60_000, ge=0, le=3_600_000, description="maximum time that a read may block")
     waiters_max: int = Field(20_000, ge=1, le=1_000_000, description="maximum number of blocked reads")
     sockets_max: int = Field(
         10_000,
@@ -272,22 +263,14 @@ class Settings(BaseSettings, Bounds):
         30,
         ge=0.1,
         le=3_600,
-        description="maximum time for a request, a message of a socket or a Redis command, in seconds",
+        description="maximum time for a request, a message of a socket or a Redis command",
     )
     stall_s_max: float = Field(
-        30,
-        ge=0.1,
-        le=3_600,
-        description="time after which a reader that accepts no data is disconnected, in seconds",
+        30, ge=0.1, le=3_600, description="time after which a reader that accepts no data is disconnected"
     )
-    keep_alive_s: float = Field(
-        75, ge=0.1, le=3_600, description="time that an idle connection is kept open, in seconds"
-    )
+    keep_alive_s: float = Field(75, ge=0.1, le=3_600, description="time that an idle connection is kept open")
     drain_s_max: float = Field(
-        10,
-        ge=0,
-        le=3_600,
-        description="maximum time that a shutdown waits for responses in progress, in seconds",
+        10, ge=0, le=3_600, description="maximum time that a shutdown waits for responses in progress"
     )
 
     log_level: Literal["debug", "info", "warning", "error"] = Field(
@@ -308,6 +291,11 @@ class Settings(BaseSettings, Bounds):
         (),
         description="glob patterns of streams that /metrics shows with their groups, in at most 1,000 series",
     )
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _read_unit(cls, value: object, info: ValidationInfo) -> object:
+        return read_unit(str(info.field_name), value)
 
     @property
     def lookups_max(self) -> int:

@@ -1,6 +1,7 @@
 """The kinds of values that settings have: how each is written, and what is refused.
 
-Knows: addresses, rates, hosts, networks, origins, backends. Must never know: which setting has which kind.
+Knows: addresses, rates, hosts, networks, origins, backends, and the unit that a name ends with.
+Must never know: which setting has which kind.
 """
 
 import re
@@ -23,6 +24,29 @@ def _split(value: object) -> object:
     return (
         tuple(word.strip() for word in value.split(",") if word.strip()) if isinstance(value, str) else value
     )
+
+
+_UNIT: Final = re.compile(r"_(ms|s|bytes(?=_))(?:_max|_soft)?$")
+_NUMBER: Final = re.compile(r"-?[0-9.]+(e[0-9]+)?")
+_WITH_UNIT: Final = re.compile(r"([0-9]{1,15})(ms|[smhd]|[kmgt](?:i?b)?)", re.ASCII)
+_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_BYTES: Final = {f"{one}{end}": 1_024**n for n, one in enumerate("kmgt", 1) for end in ("", "b", "ib")}
+
+
+def read_unit(name: str, value: object) -> object:
+    """`5m` or `128MiB`, in the unit that the name of the setting ends with; a number is in it already.
+
+    As `weir.durations` reads them, which the oldest client beside this gateway may not have.
+    """
+    unit = _UNIT.search(name)
+    if unit is None or not isinstance(value, str) or _NUMBER.fullmatch(value):
+        return value
+    is_size = unit[1] == "bytes"
+    found, sizes = _WITH_UNIT.fullmatch(value.lower() if is_size else value), _BYTES if is_size else _MS
+    if found is None or found[2] not in sizes:
+        such = "size such as 64kb, 500mb or 2gb" if is_size else "duration such as 250ms, 30s, 5m, 2h or 7d"
+        raise ValueError(f"{value!r} is no {such}")
+    return int(found[1]) * sizes[found[2]] / (1_000 if unit[1] == "s" else 1)
 
 
 _HOST: Final = re.compile(r"(\[[0-9a-f:.]+\]|[^\s\[\]:@/?#*]+)(:[0-9]{1,5})?")

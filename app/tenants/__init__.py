@@ -9,8 +9,7 @@ Knows: which commands and replies hold names of streams. Must never know: routes
 A command or a reply that is in none of the tables is refused. Callers without a prefix use the engine itself.
 """
 
-from app.tenants.settling import SettlingEngine
 from app.tenants.tenant import Tenant, Tenants
 from app.tenants.tenant_names import TenantNames
 
-__all__ = ["SettlingEngine", "Tenant", "TenantNames", "Tenants"]
+__all__ = ["Tenant", "TenantNames", "Tenants"]

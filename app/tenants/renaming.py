@@ -1,184 +1,200 @@
-"""Commands of a tenant as the engine runs them: with the prefix in every name.
+"""Commands of a tenant as the engine runs them, with the prefix in every name; replies and refusals without.
 
-Knows: which fields of commands hold names of streams.
-Must never know: replies, who sends a command.
+Knows: what is done to each kind of field that holds names (`engine.name_marks`), how refusals quote names.
+Must never know: which commands and replies there are, but for those with a rule of their own; who sends them.
 
-How a command is renamed follows from its fields. One that names no stream is about all of them and is
-refused, as is one with a field of text that is unknown here: `tests/app/tenants/test_tables.py` holds the
-engine's commands against it.
+A command that holds no names is about the streams of all callers, and is refused.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache
-from typing import Any, Final, get_args, get_type_hints
+from collections.abc import Callable, Mapping
+from operator import itemgetter
+from typing import Any, Final
 
-import msgspec
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
-from app.tenants.sources import names_source, rename_in_body
-from app.tenants.stripping import ShownInfo
 from app.tenants.tenant_names import TenantNames
-from engine import EngineError
-from engine.commands.base import Command
-from engine.commands.durable_commands import ForkPoint
-from engine.commands.schedule_commands import AddScheduled, ListSchedules, NewSchedule, SetSchedule
-from engine.commands.types import DbSize, Exists, IdempotencyKey, ListStreams, XAdd
-from engine.commands.weir_commands import Close, MeasureStreams, Publish, StreamInfos
-from engine.replies import StreamInfo
+from app.tenants.walking import Rename, Renames
+from engine import EngineError, entries, errors
+from engine.commands.base import NO_STREAM, Command
+from engine.commands.types import DbSize, Exists
+from engine.name_marks import Mark
+from engine.replies import Listing, Reply, StreamInfo, StreamPage
 
 _LETTERS: Final = "dead_letter_stream"
+# The field of dead letters that names the stream in which an entry died.
+SOURCE: Final = "weir-source"
+
+
+class ShownInfo(StreamInfo, frozen=True):
+    """A stream as a tenant sees it, where that differs. `real` is what the engine has: a precondition means
+    that.
+    """
+
+    real: StreamInfo
 
 
 def add_prefix(command: Command, names: TenantNames) -> Command:
     """The command for the engine. Raises `forbidden` for one on all streams, `invalid_name`."""
-    fields = renamed_fields(type(command))
-    rename = WHOLE.get(type(command))
-    if rename is not None:
-        return rename(command, names)
-    if not fields:
+    rename = _ADDING.of(type(command))
+    if rename is None:
         raise EngineError(
             "forbidden",
             "NOPERM this command is about the streams of all callers",
             "this is about the streams of all callers, and the token has a prefix",
         )
-    return replace(command, **{name: FIELDS[name](getattr(command, name), names) for name in fields})
+    renamed: Command = rename(command, names)
+    for name in renamed.depends_on() or ():
+        if not name.startswith(names.prefix) and name != NO_STREAM:
+            # A field without its mark, which is a bug: nothing of others is touched by it.
+            raise errors.internal()
+    return renamed
 
 
-@cache
-def renamed_fields(kind: type[Command]) -> tuple[str, ...]:
-    """The fields of a command that hold names of streams; none if a tenant must not run it."""
-    fields = {name: hint for name, hint in get_type_hints(kind).items() if name in kind.__struct_fields__}
-    unknown = [name for name in fields.keys() - FIELDS.keys() - _NO_NAMES if _has_text(fields[name])]
-    return () if unknown or kind in _REFUSED else tuple(name for name in fields if name in FIELDS)
+def strip_prefix(reply: Reply, names: TenantNames) -> Reply:
+    """The reply for the tenant."""
+    return [_strip(one, names) for one in reply] if isinstance(reply, list | tuple) else _strip(reply, names)
 
 
-def _has_text(hint: Any) -> bool:  # noqa: ANN401 - a type
-    if hint in (str, Any):
-        return True
-    is_struct = isinstance(hint, type) and issubclass(hint, msgspec.Struct)
-    return any(map(_has_text, get_type_hints(hint).values() if is_struct else get_args(hint)))
+def _strip(part: Any, names: TenantNames) -> Any:  # noqa: ANN401 - a reply, or what lists hold
+    rename = _STRIPPING.of(type(part))
+    return part if rename is None else rename(part, names)
 
 
-# ---- fields
+def strip_refusal(error: EngineError, added: Mapping[str, str]) -> EngineError:
+    """The refusal for the tenant; `added` has the tenant's names by those of the engine."""
+    redis, detail = error.redis, error.detail
+    for full, name in added.items():
+        # As `engine.errors` quotes them.
+        for quoted, shown in ((repr(full), repr(name)), (f"'{full}'", f"'{name}'")):
+            redis, detail = redis.replace(quoted, shown), detail.replace(quoted, shown)
+    members = {
+        key: added.get(value, value) if isinstance(value, str) else value
+        for key, value in error.members.items()
+    }
+    return EngineError(error.code, redis, detail, **members)
 
 
-def _name(name: str, names: TenantNames) -> str:
-    return names.add(name)
+# ---- of both directions
 
 
-def _streams(streams: Sequence[str | tuple[str, Any]], names: TenantNames) -> Sequence[object]:
-    """Names, or names with a place each."""
-    return [names.add(one) if isinstance(one, str) else (names.add(one[0]), one[1]) for one in streams]
+def _in_entries(source_for: Callable[[TenantNames], Callable[[bytes], bytes]]) -> Mapping[Mark, Rename]:
+    """Entries whose field of dead letters has another source."""
+
+    def rename_texts(text: bytes, names: TenantNames) -> bytes:
+        if not names_source(text):
+            return text
+        return b",".join([rename_in_entry(one, source_for(names)) for one in entries.texts(text)])
+
+    def rename_body(body: bytes, names: TenantNames) -> bytes:
+        return rename_in_body(body, source_for(names)) if names_source(body) else body
+
+    return {Mark.TEXT: rename_texts, Mark.BODY: rename_body}
 
 
-def _by_name(numbers: Mapping[str, int], names: TenantNames) -> Mapping[str, int]:
-    return {names.add(name): number for name, number in numbers.items()}
+# ---- into the engine
 
 
-def _bodies(bodies: Sequence[bytes], names: TenantNames) -> Sequence[bytes]:
-    """Entries whose field of dead letters gets the prefix, for any value: it is taken away from all that
-    the tenant reads, so it reads what it wrote, and learns nothing about the prefix.
+def _add_to_source(names: TenantNames) -> Callable[[bytes], bytes]:
+    """The prefix, for any value: it is taken away from all that the tenant reads, so it reads what it wrote,
+    and learns nothing about the prefix.
     """
-    if not any(map(names_source, bodies)):
-        return bodies
-    return [rename_in_body(body, lambda source: names.prefix_bytes + source) for body in bodies]
+    return lambda source: names.prefix_bytes + source
 
 
-def _policy(policy: Mapping[str, Any], names: TenantNames) -> Mapping[str, Any]:
+def _add_to_policy(policy: Mapping[str, Any], names: TenantNames) -> Mapping[str, Any]:
     letters = policy.get(_LETTERS)
     return policy if letters is None else {**policy, _LETTERS: names.add(letters)}
 
 
-def _fork(fork: ForkPoint | None, names: TenantNames) -> ForkPoint | None:
-    return None if fork is None else replace(fork, source=names.add(fork.source))
+def _add_to_key(key: Any, names: TenantNames) -> Any:  # noqa: ANN401 - a key, or the chunk of a producer
+    """The first field is the text of the key."""
+    if key is None:
+        return None
+    name = key.__struct_fields__[0]
+    return replace(key, **{name: names.add_to_key(getattr(key, name))})
 
 
-def _expected(expected: StreamInfo | None, names: TenantNames) -> object:
+def _meant(expected: StreamInfo, _: TenantNames) -> StreamInfo:
     """A stream as the engine has it, of what the tenant was shown."""
     return expected.real if isinstance(expected, ShownInfo) else expected
 
 
-FIELDS: Final[Mapping[str, Callable[[Any, TenantNames], object]]] = {
-    "bodies": _bodies,
-    "ends": _by_name,
-    "expected": _expected,
-    "fork": _fork,
-    "letters": _name,
-    "policy": _policy,
-    "stream": _name,
-    "streams": _streams,
-    "target": _name,
-    "versions": _by_name,
-}
-# Text that names no stream; a key belongs to the stream beside it.
-_NO_NAMES: Final = frozenset(
-    {
-        *("batch", "consumer", "group", "holders", "idempotency", "kind", "known", "media", "name", "named"),
-        *("batches", "reason", "retention", "transfer_to"),
-    }
-)
-_REFUSED: Final = frozenset({MeasureStreams})
-
-
-# ---- whole commands
-
-
-def _list(command: ListStreams | StreamInfos, names: TenantNames) -> Command:
-    after = None if command.after is None else names.prefix + command.after
-    return replace(command, prefix=names.prefix + command.prefix, after=after)
-
-
-def _add(command: XAdd, names: TenantNames) -> XAdd:
-    return replace(command, stream=names.add(command.stream), bodies=_bodies(command.bodies, names))
-
-
-def _close(command: Close, names: TenantNames) -> Command:
-    add = None if command.add is None else _add(command.add, names)
-    return replace(command, stream=names.add(command.stream), add=add)
-
-
-def _schedule(new: NewSchedule, names: TenantNames) -> NewSchedule:
-    return replace(new, body=_bodies([new.body], names)[0])
-
-
-def _set_schedule(command: SetSchedule, names: TenantNames) -> Command:
-    return replace(command, stream=names.add(command.stream), schedule=_schedule(command.schedule, names))
-
-
-def _add_scheduled(command: AddScheduled, names: TenantNames) -> Command:
-    add = None if command.add is None else _add(command.add, names)
-    later = [_schedule(one, names) for one in command.later]
-    return replace(command, stream=names.add(command.stream), add=add, later=later)
-
-
-def _list_schedules(command: ListSchedules, names: TenantNames) -> Command:
-    # Those of one stream, by names of their own.
-    return replace(command, stream=names.add(command.stream))
-
-
-def _publish(command: Publish, names: TenantNames) -> Command:
-    # What a key was used for belongs to no stream, so tenants would share it.
-    key, chunk = command.idempotency, command.chunk
-    return replace(
-        command,
-        parts=[_add(part, names) for part in command.parts],
-        idempotency=None if key is None else IdempotencyKey(names.add_to_key(key.key), key.digest),
-        chunk=None if chunk is None else replace(chunk, producer=names.add_to_key(chunk.producer)),
-    )
-
-
-def _count_nothing(_: DbSize, __: TenantNames) -> Command:
+def _count_nothing(_: Command, __: TenantNames) -> Command:
     """WAITAOF runs it to wait for the disk, and leaves the number out. DBSIZE itself is refused."""
     return Exists(streams=())
 
 
-WHOLE: Final[Mapping[type[Command], Callable[[Any, TenantNames], Command]]] = {
-    AddScheduled: _add_scheduled,
-    Close: _close,
-    DbSize: _count_nothing,
-    ListSchedules: _list_schedules,
-    ListStreams: _list,
-    Publish: _publish,
-    SetSchedule: _set_schedule,
-    StreamInfos: _list,
-}
+_ADDING: Final = Renames(
+    {
+        Mark.NAME: lambda name, names: names.add(name),
+        Mark.PLACE: lambda place, names: names.prefix + place,
+        Mark.POLICY: _add_to_policy,
+        Mark.SHARED_KEY: _add_to_key,
+        **_in_entries(_add_to_source),
+    },
+    {
+        DbSize: lambda _: _count_nothing,
+        StreamInfo: lambda _: _meant,
+    },
+)
+
+# ---- out of it
+
+
+def _show(rename: Rename) -> Rename:
+    def show(info: StreamInfo, names: TenantNames) -> StreamInfo:
+        shown: StreamInfo = rename(info, names)
+        return info if shown == info else ShownInfo(**asdict(shown), real=info)
+
+    return show
+
+
+def _leave_out(field: str, name_of: Callable[[Any], str]) -> Callable[[Rename], Rename]:
+    """A list without what the tenant cannot use. It goes on at a name of the tenant, which may be such a
+    one.
+    """
+
+    def rule(rename: Rename) -> Rename:
+        def leave_out(page: Any, names: TenantNames) -> Any:  # noqa: ANN401 - a struct with this field
+            own = [one for one in getattr(page, field) if names.has(name_of(one))]
+            return rename(replace(page, **{field: own}), names)
+
+        return leave_out
+
+    return rule
+
+
+_STRIPPING: Final = Renames(
+    {
+        Mark.NAME: lambda name, names: names.strip(name),
+        Mark.PLACE: lambda place, names: place.removeprefix(names.prefix),
+        **_in_entries(lambda names: lambda source: source.removeprefix(names.prefix_bytes)),
+    },
+    {
+        Listing: _leave_out("names", str),
+        StreamInfo: _show,
+        StreamPage: _leave_out("streams", itemgetter(0)),
+    },
+)
+
+
+def names_source(text: bytes) -> bool:
+    """Whether stored entries may have the field: without it there is nothing to rename."""
+    return SOURCE.encode() in text
+
+
+def rename_in_entry(text: bytes, rename: Callable[[bytes], bytes]) -> bytes:
+    """A stored entry with another value of the field; the same where that changes nothing."""
+    pairs = entries.pairs_of(text) if names_source(text) else []
+    renamed = [(name, rename(value) if name == SOURCE else value) for name, value in pairs]
+    if renamed == pairs:
+        return text
+    body = entries.with_meta(entries.body(renamed), entries.meta_of(text))
+    return entries.encode(entries.id_of(text), body)
+
+
+def rename_in_body(body: bytes, rename: Callable[[bytes], bytes]) -> bytes:
+    """As `text`, for an entry that has no ID yet."""
+    text = entries.encode(0, body)
+    renamed = rename_in_entry(text, rename)
+    return body if renamed is text else renamed[len(text) - len(body) :]

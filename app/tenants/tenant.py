@@ -14,8 +14,7 @@ import msgspec
 from app.glob import literal
 from app.live.feeds import Feeds
 from app.live.leases import ConsumerLeases
-from app.tenants.renaming import add_prefix
-from app.tenants.stripping import strip_prefix, strip_refusal
+from app.tenants.renaming import add_prefix, strip_prefix, strip_refusal
 from app.tenants.tenant_names import RecordedNames, TenantNames
 from engine import (
     Call,
@@ -129,6 +128,37 @@ def _refusal_of(call: Call, error: Exception) -> EngineError:
     return error if isinstance(error, EngineError) else unexpected(call.origin, error)
 
 
+class SettlingEngine(EngineProxy):
+    """Runs calls in `engine`, then wakes those that wait for room in a stream where it may have been made."""
+
+    def __init__(self, engine: CommandEngine, leases: ConsumerLeases) -> None:
+        super().__init__(engine)
+        self._leases = leases
+
+    def send(self, call: Call, done: Done) -> Replies | None:
+        """Run the commands of a call, as the engine does."""
+        for command in call.commands:
+            if command.settles:
+                return self._settle(call, done)
+        return self._engine.send(call, done)
+
+    def _settle(self, call: Call, done: Done) -> Replies | None:
+        def finish(replies: Replies) -> None:
+            self._wake(call)
+            done(replies)
+
+        replies = self._engine.send(call, finish)
+        if replies is not None:
+            self._wake(call)
+        return replies
+
+    def _wake(self, call: Call) -> None:
+        for command in call.commands:
+            if command.settles:
+                for stream in command.named_streams() or ():
+                    self._leases.settled(stream, command.named_ids())
+
+
 class Tenant:
     """The engine, the feeds and the consumer leases for the callers of one prefix, which may be empty."""
 
@@ -149,13 +179,13 @@ class Tenant:
 
 
 class Tenants:
-    """All tenants of one engine; they share the leases."""
+    """All tenants of one engine; they share the leases, whose consumers learn what is settled."""
 
     def __init__(self, engine: CommandEngine, leases: ConsumerLeases) -> None:
-        self._engine = engine
+        self._engine = SettlingEngine(engine, leases)
         self._leases = leases
         # Callers without a prefix.
-        self.plain: Final = Tenant("", engine, leases)
+        self.plain: Final = Tenant("", self._engine, leases)
         self._tenants: dict[str, Tenant] = {}
 
     def find(self, prefix: str) -> Tenant:

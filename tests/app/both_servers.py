@@ -47,7 +47,7 @@ class Side:
         self, app: App, policy: TokenPolicy, engine: Engine, token: tokens.CreatedToken, *, asgi: bool
     ) -> None:
         self.app = app
-        self.gateway = app.gateway
+        self.gateway, self.life = app.gateway, app.life
         self.policy = policy
         self.engine = engine
         self.token = token
@@ -87,7 +87,7 @@ class Side:
     @property
     def lines(self) -> list[bytes]:
         """The log of requests that is not written yet."""
-        return self.app.request_ids._lines._lines  # noqa: SLF001
+        return self.app.exchanges._lines._lines  # noqa: SLF001
 
     @property
     def connection(self) -> Any:
@@ -185,7 +185,7 @@ async def _side(
     engine = Engine.open(storage, clock=clock, fsync=fsync)
     await engine.start()
     stack.push_async_callback(engine.close)
-    app.gateway.open(engine)
+    app.life.open(engine)
     side = Side(app, policy, engine, token, asgi=asgi)
     server = await asyncio.get_running_loop().create_server(side.server.connect, "127.0.0.1")
     stack.callback(server.close)
@@ -213,9 +213,9 @@ def _each(change: Callable[[Side], object]) -> Callable[[Sides], None]:
 # What may change between two requests of a caller that may do everything.
 CHANGES: Final[dict[str, Callable[[Sides], None]]] = {
     "nothing": _each(lambda _: None),
-    "it drains": _each(lambda side: side.gateway.drain()),
-    "its engine fails": _each(lambda side: side.gateway.enter(Phase.RESTARTING)),
-    "its engine is gone": _each(lambda side: side.gateway.drop()),
+    "it drains": _each(lambda side: side.life.drain()),
+    "its engine fails": _each(lambda side: side.life.enter(Phase.RESTARTING)),
+    "its engine is gone": _each(lambda side: side.life.drop()),
     "the token is gone": _each(lambda side: side.policy.replace_tokens([])),
     "the token is revoked": _each(lambda side: side.policy.revoke([_revoked(side.token.token)])),
     "the token has expired": _expire,

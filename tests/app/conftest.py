@@ -4,6 +4,7 @@ Knows: how an application is put together for a test. Must never know: what is t
 """
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from typing import Any
 
 import httpx
 import pytest
@@ -36,6 +37,17 @@ async def store(http: httpx.AsyncClient, stream: str, count: int, **fields: str)
     rows = [{"id": f"{n}-0", "fields": {"n": str(n), **fields}} for n in range(1, count + 1)]
     answer = await http.post(f"/v1/streams/{stream}/entries", json={"entries": rows})
     assert answer.status_code == 201, answer.text
+
+
+async def call(http: httpx.AsyncClient, *words: str) -> Any:
+    """A reply of the command API."""
+    answer = (await http.post("/v1/commands", json=list(words))).json()
+    return answer.get("result", answer.get("error"))
+
+
+def refusal(answer: httpx.Response) -> tuple[int, str]:
+    """Its status and code."""
+    return answer.status_code, answer.json()["code"]
 
 
 @pytest.fixture(autouse=True)
@@ -106,8 +118,15 @@ async def engine(backend: Backend | None) -> AsyncIterator[EngineProtocol]:
 
 @pytest.fixture
 def app(closed_app: App, engine: EngineProtocol) -> App:
-    closed_app.gateway.open(engine)
+    closed_app.life.open(engine)
     return closed_app
+
+
+@pytest.fixture
+async def five(http: httpx.AsyncClient) -> httpx.AsyncClient:
+    """A stream of 1-0 to 5-0."""
+    await store(http, "s", 5, m="x")
+    return http
 
 
 @pytest.fixture

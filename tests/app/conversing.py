@@ -20,7 +20,7 @@ from app.live.budgets import Pool
 from app.live.leases import ConsumerLeases
 from app.live.readers import Gate
 from app.tenants import Tenant
-from app.tenants.settling import SettlingEngine
+from app.tenants.tenant import SettlingEngine
 from engine import Call, Done, EngineError, How, entries, ids
 from engine import Replies as EngineReplies
 from engine.commands.base import Command

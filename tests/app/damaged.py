@@ -256,7 +256,7 @@ class FuzzedGateway:
 
     async def open(self) -> None:
         await self.engine.start()
-        self.app.gateway.open(self.engine)
+        self.app.life.open(self.engine)
         await reply_to(
             self.engine, XAdd(stream="s", bodies=[body([("a", str(number))]) for number in range(3)])
         )

@@ -20,8 +20,8 @@ from app.api.socket import FRAME_OVERHEAD_BYTES
 from app.doors.http.listening import HttpServer
 from app.doors.websocket.frames import on_wire
 from app.doors.websocket.websocket_connection import SocketLimits, WebSocketConnection, guarded_socket
-from app.gateway import Gateway, Receive
-from app.http.responses import Scope, Send
+from app.gateway import Gateway
+from app.http.responses import Receive, Scope, Send
 from app.main import App
 from app.server import http_server
 from app.settings import Settings

@@ -40,6 +40,8 @@ WORDS: Final[Mapping[str, str]] = {
     "weir.schedule|get": "WEIR.SCHEDULE GET a n",
     "weir.schedule|list": "WEIR.SCHEDULE LIST a",
     "weir.schedule|del": "WEIR.SCHEDULE DEL a n",
+    "weir.schedule|pause": "WEIR.SCHEDULE PAUSE a n",
+    "weir.schedule|resume": "WEIR.SCHEDULE RESUME a n",
     "xgroup|create": "XGROUP CREATE a g 0",
     "xgroup|setid": "XGROUP SETID a g 0",
     "xgroup|destroy": "XGROUP DESTROY a g",
@@ -53,7 +55,9 @@ WORDS: Final[Mapping[str, str]] = {
     "weir.nack": "WEIR.NACK a g FAIL IDS 1 1-0",
     "weir.extend": "WEIR.EXTEND a g c 1-0",
     "weir.pause": "WEIR.PAUSE a g",
+    "weir.why": "WEIR.WHY a g c",
     "weir.resume": "WEIR.RESUME a g",
+    "weir.group|set": "WEIR.GROUP SET a g DEADLETTER b",
     "expire": "EXPIRE a 1",
     "expireat": "EXPIREAT a 1",
     "pexpire": "PEXPIRE a 1",
@@ -76,4 +80,5 @@ WORDS: Final[Mapping[str, str]] = {
     "memory|usage": "MEMORY USAGE a",
 }
 
-assert COMMANDS.keys() - WORDS.keys() == {*_OTHERS.split(), *_TEXTS}, "each command has its words here"
+_WORDLESS: Final = (COMMANDS.keys() - WORDS.keys()) ^ {*_OTHERS.split(), *_TEXTS}
+assert not _WORDLESS, f"commands without words in {__name__}.WORDS: {sorted(_WORDLESS)}"

@@ -3,6 +3,8 @@
 Knows: which streams, groups and pending entries there are. Must never know: which examples use them.
 """
 
+import asyncio
+import hmac
 from pathlib import Path
 
 import httpx
@@ -22,6 +24,9 @@ ORDERS = [
     {"id": "1526919035120-0", "fields": {"item": "plum", "quantity": "12"}},
 ]
 ROOT_TOKEN = "the root token of the examples"
+HOOKS = Path(__file__).with_name("hooks.toml")
+# Of the webhook of the examples.
+SIGNATURE = hmac.digest(HOOKS.read_bytes().strip(), b'{"ref":"refs/heads/main"}', "sha256").hex()
 # As `app.live.token_store` keeps them.
 KEPT = {
     "token:Zb3kq0VJm2aX": b'{"id":"Zb3kq0VJm2aX","hash":"sha256:%b","label":"billing",' % (b"0" * 64)
@@ -56,10 +61,11 @@ async def open_gateway() -> tuple[App, Engine]:
         data=Path("/nowhere/data"),
         backup_dir="/nowhere/backups",
         root_token=SecretStr(ROOT_TOKEN),
+        hooks_file=str(HOOKS),
     )
-    app = create_app(settings, clock)
+    app = await asyncio.to_thread(create_app, settings, clock)
     await turn_of(engine, [PutMetadata(name=name, value=value) for name, value in KEPT.items()])
-    app.gateway.open(engine)
+    app.life.open(engine)
     clock.now_ms = NOW_MS - 5_000
     async with client_of(app) as http:
         await _fill(http)
@@ -70,11 +76,10 @@ async def open_gateway() -> tuple[App, Engine]:
 
 
 def client_of(app: App) -> httpx.AsyncClient:
-    """A client of that gateway."""
+    """A client of that gateway, which signs the webhook of the examples."""
+    headers = {"authorization": f"Bearer {ROOT_TOKEN}", "x-hub-signature-256": f"sha256={SIGNATURE}"}
     return httpx.AsyncClient(
-        transport=httpx.ASGITransport(app),
-        base_url="http://127.0.0.1:8080",
-        headers={"authorization": f"Bearer {ROOT_TOKEN}"},
+        transport=httpx.ASGITransport(app), base_url="http://127.0.0.1:8080", headers=headers
     )
 
 

@@ -71,7 +71,7 @@ class Served:
         fsync: Fsync = "always" if self._always else "everysec"
         engine = Engine.open(self.storage, clock=OneMoment(), fsync=fsync)
         await engine.start()
-        self.app.gateway.open(engine)
+        self.app.life.open(engine)
         self._loop.call_soon(self._ready.set)
         await self.server.serve(self._listener)
         engine.check()
@@ -83,7 +83,7 @@ class Served:
 
     def drain(self) -> None:
         """As a stop begins."""
-        self.soon(self.app.gateway.drain)
+        self.soon(self.app.life.drain)
 
     def soon(self, act: Callable[[], object]) -> None:
         """Have its loop do something; do not wait for it."""

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 import hypothesis.strategies as st
 
 from app.auth import ANONYMOUS
-from app.doors.websocket.connection import Connection, Hub
+from app.doors.websocket.connection import Connection
 from app.doors.websocket.frames import HelloFrame, HelloLimits
 from app.doors.websocket.session import Session
 from app.doors.websocket.subscription_table import SessionLimits
@@ -117,8 +117,8 @@ class PushWorld:
         self.engine = Engine.open(None, clock=self.clock, fsync=fsync)
         await self.engine.start()
         self.app: App = create_app(settings, self.clock)
-        self.app.gateway.open(await self.served())
-        self.hub = Hub(self.app.gateway)
+        self.app.life.open(await self.served())
+        self.hub = self.app.sockets.hub
 
     async def served(self) -> Engine | RemoteEngine:
         """The engine as the gateway has it."""
@@ -176,8 +176,10 @@ class PushWorld:
             if not peer.push.closed.done():
                 peer.lose()
         await settle()
-        tenants = self.app.gateway._tenants  # noqa: SLF001 - it may have stopped
-        assert tenants is not None, "it was opened"
+        # It may have stopped.
+        opened = self.app.gateway.opened
+        assert opened is not None, "it was opened"
+        tenants = opened.tenants
         waiting, following = self.engine.figures().waiting, len(tenants.plain.feeds)
         self.engine.check()
         tenants.plain.feeds.close()

@@ -32,6 +32,7 @@ from app.metrics.tracing import Tracer
 from app.server import http_server
 from app.settings import Settings
 from engine import Engine, EngineProtocol
+from tests.app.asgi_server import asgi_server
 from tests.app.conftest import calling
 from tests.app.policies import FixedPolicy, principal_with
 from tests.app.resp.conftest import Wire
@@ -101,9 +102,12 @@ class Bench:
         self.policy = policy
         self.directory = directory
         self.resp = RespServer(app.gateway)
+        app.life.on_drain.append(self.resp.drain)
         self._http = http_server(app.gateway.settings, app)
-        # Listens for HTTP, once something has asked for its port.
-        self._server: asyncio.Server | None = None
+        # Knows nothing but ASGI.
+        self._asgi = asgi_server(app.gateway.settings, app)
+        # Listen for HTTP, once something has asked for their port.
+        self._listening: dict[bool, asyncio.Server] = {}
         # What a proxy adds to each request of HTTP.
         self.headers: dict[str, str] = {}
         self.spans = InMemorySpanExporter()
@@ -111,13 +115,19 @@ class Bench:
         provider.add_span_processor(SimpleSpanProcessor(self.spans))
         self.gateway.reports.tracer = Tracer(provider, trace)
 
-    async def port(self) -> int:
-        """Where HTTP is listened to."""
-        if self._server is None:
-            connect = self._http.connect
-            self._server = await asyncio.get_running_loop().create_server(connect, "127.0.0.1")
-        port: int = self._server.sockets[0].getsockname()[1]
+    async def port(self, *, asgi: bool = False) -> int:
+        """Where HTTP is listened to, by our server or by one that knows nothing but ASGI."""
+        if asgi not in self._listening:
+            connect = (self._asgi if asgi else self._http).connect
+            self._listening[asgi] = await asyncio.get_running_loop().create_server(connect, "127.0.0.1")
+        port: int = self._listening[asgi].sockets[0].getsockname()[1]
         return port
+
+    @property
+    def connections(self) -> int:
+        """How many there are, of all doors."""
+        by_http = len(self._http.service.connections) + len(self._asgi.service.connections)
+        return by_http + len(self.resp.port.sessions)
 
     def connection(self, address: tuple[str, int]) -> Any:
         """The protocol of HTTP whose client has this address."""
@@ -127,8 +137,8 @@ class Bench:
     async def close(self) -> None:
         """Stop."""
         await asyncio.to_thread(self.gateway.access.audit.flush)
-        if self._server is not None:
-            self._server.close()
+        for listening in self._listening.values():
+            listening.close()
         await self.resp.close()
 
     async def wire(self) -> Wire:
@@ -205,7 +215,7 @@ async def opened(
     # Its tracer is that of the bench.
     app = await asyncio.to_thread(lambda: App(Gateway(limits, clock, access or policy)))
     async with opening(clock) as engine:
-        app.gateway.open((await join(engine)).remote if is_front else engine)
+        app.life.open((await join(engine)).remote if is_front else engine)
         bench = Bench(app, engine, policy, directory)
         await bench.resp.start()
         try:
@@ -249,11 +259,11 @@ class Door:
 
     def lines(self, bench: Bench) -> list[bytes]:
         """The log of its requests that is not written yet."""
-        return bench.app.request_ids._lines._lines  # noqa: SLF001
+        return bench.app.exchanges._lines._lines  # noqa: SLF001
 
     def stop(self, bench: Bench) -> None:
         """Have the gateway stop."""
-        bench.gateway.drain()
+        bench.app.life.drain()
 
 
 async def _until_waiting(bench: Bench, staying: Callable[[], None]) -> None:
@@ -378,7 +388,7 @@ class Commands(InWords, Http):
 class Sse(Http):
     """Server-sent events: of streams, and of a consumer."""
 
-    async def _events(self, bench: Bench, path: str, staying: Callable[[], None] | None = None) -> str:
+    async def events(self, bench: Bench, path: str, staying: Callable[[], None] | None = None) -> str:
         """The answer up to the first entry, or up to its end."""
         got = ""
         async with await self.connect(bench) as http, http.stream("GET", path, headers=_EVENTS) as answer:
@@ -394,13 +404,13 @@ class Sse(Http):
 
     async def read(self, bench: Bench, *streams: str) -> str:
         names = "&".join(f"stream={stream}" for stream in streams)
-        return await self._events(bench, f"/v1/tail?{names}&after=0")
+        return await self.events(bench, f"/v1/tail?{names}&after=0")
 
     async def read_for_group(self, bench: Bench, group: str = "g") -> str:
-        return await self._events(bench, f"/v1/streams/orders/groups/{group}/consumers/c/stream")
+        return await self.events(bench, f"/v1/streams/orders/groups/{group}/consumers/c/stream")
 
     async def stay(self, bench: Bench, staying: Callable[[], None]) -> str:
-        return await self._events(bench, "/v1/tail?stream=orders&after=0", staying)
+        return await self.events(bench, "/v1/tail?stream=orders&after=0", staying)
 
 
 class WebSocket(Door):
@@ -428,7 +438,10 @@ class WebSocket(Door):
             async with self.talking(bench) as connection:
                 for frame in sent:
                     await connection.send(json.dumps({"ref": "r", **frame}))
-                    last = {"error", "entries" if frame["op"] in ("subscribe", "consume") else "ok"}
+                    if frame["op"] == "credit":
+                        # It has no answer.
+                        continue
+                    last = {"error", "pong", "entries" if frame["op"] in ("subscribe", "consume") else "ok"}
                     while (text := str(await connection.recv())) and json.loads(text)["op"] not in last:
                         got += text
                     got += text
@@ -517,7 +530,7 @@ class Redis(InWords):
 
     def stop(self, bench: Bench) -> None:
         super().stop(bench)
-        bench.resp.port.drain()
+        bench.resp.drain()
 
 
 def _waiting(words: tuple[Any, ...]) -> tuple[Any, ...]:

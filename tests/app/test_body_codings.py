@@ -154,7 +154,7 @@ async def test_rates_count_decoded_bytes() -> None:
     await engine.start()
     settings = Settings(log_requests="none", rate_bytes="1000/s burst 4000")
     app = create_app(settings, clock)
-    app.gateway.open(engine)
+    app.life.open(engine)
     body = gzip.compress(b'{"a":"%b"}' % (b"x" * 3_000))
     async with calling(app) as http:
         stored = await post(http, body, "gzip")
@@ -169,7 +169,7 @@ async def test_rates_count_decoded_bytes() -> None:
 async def test_memory_is_held_for_what_is_decoded(engine: Engine) -> None:
     """Refused while others hold the pool, before it is made; given back after the answer."""
     app = create_app(Settings(log_requests="none", body_bytes_max=4 * MIB), HandClock())
-    app.gateway.open(engine)
+    app.life.open(engine)
     pool = app.gateway.limits.budgets.bodies
     body = gzip.compress(b'{"a":"1"}' + b" " * (3 * MIB))
     async with calling(app) as http:

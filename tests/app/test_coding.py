@@ -7,7 +7,7 @@ import httpx
 import pytest
 import zstandard
 
-from app.http.middleware import codings
+from app.http.common import codings
 from app.http.plan import HeadPlan
 from app.http.requests import Request
 from app.http.responses import GONE_EXTENSION, Exchange, Response, Scope
@@ -141,6 +141,6 @@ async def test_what_a_client_was_to_get_goes_back_where_it_leaves_meanwhile(*, l
 
     app = create_app(Settings(log_requests="none"))
     request = Request(app.gateway, {"headers": []}, receive, Exchange(plan, "r", gone))
-    await app.request_ids.serve(request, send, answer)
+    await app.exchanges.serve(request, send, answer)
     assert returned == ([True] if leaves else [])
     assert sent == ([] if leaves else ["http.response.start", "http.response.body"])

@@ -65,27 +65,6 @@ async def page_by_page(http: httpx.AsyncClient, query: str, after: str = "0") ->
             return found
 
 
-@pytest.fixture
-async def five(http: httpx.AsyncClient) -> httpx.AsyncClient:
-    """A stream with 1-0 to 5-0."""
-    given_rows = [{"id": f"{n}-0", "fields": {"n": str(n), "even": str(n % 2 == 0)}} for n in range(1, 6)]
-    await http.post(ENTRIES, json={"entries": given_rows})
-    return http
-
-
-async def test_entries_are_flat_lists(five: httpx.AsyncClient) -> None:
-    """IDs in halves, how many fields each entry has, and for each field its name's place and its value."""
-    answer = await five.get(f"{ENTRIES}?after=3-0", headers=ACCEPT)
-    assert answer.json() == {
-        "ms": [4, 5],
-        "seq": [0, 0],
-        "n": [2, 2],
-        "kd": ["n", "even"],
-        "k": [0, 1, 0, 1],
-        "v": ["4", "True", "5", "False"],
-    }
-
-
 async def test_the_headers_tell_where_to_go_on(five: httpx.AsyncClient) -> None:
     """Next, more, what is there, what is gone, and which of its name the stream is."""
     generation = (await five.get("/v1/streams/s")).json()["generation"]
@@ -210,15 +189,10 @@ async def test_head_tells_the_same(five: httpx.AsyncClient) -> None:
     ("query", "status", "code"),
     [
         ("after=$", 400, "malformed_id"),
-        ("after=x", 400, "malformed_id"),
         ("reverse=true", 422, "invalid"),
         ("last=3", 422, "invalid"),
         ("after=0&wait=5", 422, "invalid"),
-        ("count=0", 422, "invalid"),
-        ("count=100001", 422, "invalid"),
-        ("max_bytes=8388609", 422, "invalid"),
         ("after=0&start=0", 422, "invalid"),
-        ("contu=1", 400, "unknown_parameter"),
     ],
 )
 async def test_wrong_questions_are_refused(

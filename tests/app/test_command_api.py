@@ -97,7 +97,7 @@ async def test_the_commands_of_a_pipeline_wait_no_longer_together_than_one_may(
     """Where the first has waited for so long, the next takes what is there."""
     settings, clock = bounded(log_requests="none", wait_ms_max=60_000), HandClock()
     app = create_app(settings, clock)
-    app.gateway.open(engine)
+    app.life.open(engine)
     rows = [["XREAD", "BLOCK", 60_000, "STREAMS", stream, "$"] for stream in ("a", "b")]
     async with calling(app) as http, asyncio.timeout(20):
         reading = asyncio.create_task(http.post(PIPELINE, json=rows))
@@ -113,7 +113,7 @@ async def test_a_transaction_is_on_disk_where_one_of_its_commands_waits_for_that
     engine = Engine.open(MemoryStorage(), clock=SystemClock(), fsync="no")
     await engine.start()
     app = create_app(bounded(log_requests="none"), SystemClock())
-    app.gateway.open(engine)
+    app.life.open(engine)
     add = ["XADD", "s", "*", "f", "v"]
     left: list[int] = []
     async with calling(app) as http:

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import httpx
 import pytest
@@ -20,13 +20,6 @@ SMALLER: Final = "-ERR The ID specified in XADD is equal or smaller than the tar
 TOO_FEW: Final = "-ERR wrong number of arguments for 'xadd' command"
 LAST: Final = 2**64 - 1
 ADD: Final = ["XADD", "s", "*", "f", "v"]
-
-
-class Codec(Protocol):
-    """Sends commands in one form. Replies are text, numbers and lists; errors as `-…`."""
-
-    async def pipeline(self, *rows: Sequence[Any]) -> list[Any]: ...
-    async def transaction(self, *rows: Sequence[Any]) -> Any: ...
 
 
 class Json:
@@ -64,6 +57,10 @@ class Resp:
         return found.decode() if isinstance(found, bytes) else found
 
 
+# Sends commands in one form. Replies are text, numbers and lists; errors as `-…`.
+Codec = Json | Resp
+
+
 @pytest.fixture
 def clock() -> HandClock:
     return HandClock()
@@ -76,7 +73,7 @@ async def codec(
     path = tmp_path / "socket"
     settings = Settings(log_requests="none", resp_listen=(f"unix:{path}",), drain_s_max=1)
     app = create_app(settings, clock)
-    app.gateway.open(engine)
+    app.life.open(engine)
     server = await RespServer(app.gateway).start()
     async with calling(app) as http:
         wire = await connected(path)

@@ -1,4 +1,4 @@
-"""What holds at every way in: 11 doors, 3 kinds that join × 14 concerns, each cell checked or with a reason.
+"""What holds at every way in: 11 doors, 3 kinds that join × 17 concerns, each cell checked or with a reason.
 
 `CONCERNS` names the functions that implement a concern. Where there are several, the doors differ in more
 than their bytes.
@@ -11,22 +11,22 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 
-from app.auth import Principal
+from app.auth import Grant, Principal
 from app.auth.rate_limiter import Meter
 from app.doors.resp.session import RespSession
-from app.gateway import Gateway
-from app.http.middleware.request_id import RequestIds
+from app.http.common.exchanges import Exchanges
+from app.life import Life
 from app.live.budgets import Pool
 from app.live.sessions import OpenSessions
 from app.metrics.counters import Counters
 from app.metrics.reports import Reports
 from app.metrics.tracing import Tracer
 from app.work import Work
-from engine import entries
+from engine import Memory, Quota, entries
 from engine.commands.types import XAdd, XGroupCreate
 from tests.app.joining_doors import JOINING_DOORS, JoiningDoor
+from tests.app.ten_doors import BURST, LATE_S, LONG, Bench, Check, Door, Redis, WebSocket, opened
 from tests.app.ten_doors import DOORS as TEN_DOORS
-from tests.app.ten_doors import LATE_S, LONG, Bench, Check, Door, Redis, WebSocket, opened
 from tests.engine.asking import reply_to
 
 DOORS: Final = (*TEN_DOORS, *JOINING_DOORS)
@@ -145,6 +145,52 @@ async def memory_is_bounded(bench: Bench, door: Door) -> None:
     held.release()
 
 
+async def a_quota_is_held(bench: Bench, door: Door) -> None:
+    """A stream more than the caller may have is not made, and existing ones are written to."""
+    grant = {"actions": ["read", "write", "manage"], "streams": "orders*", "streams_max": 1}
+    vars(bench.policy)["principal"] = Principal("tester", [Grant.from_value(grant)])
+    bench.policy.on_changed()
+    rejected = bench.gateway.reports.counters.rejected
+    said = await door.publish(bench, "orders2")
+    refusal = "-OOM the quota of" if isinstance(door, Redis) else "quota of"
+    assert f"{refusal} 'orders*' is used up: 1 streams" in said
+    assert rejected["quota_exceeded"] >= 1
+    assert bench.engine.figures().streams == 1
+    before = rejected["quota_exceeded"]
+    await door.publish(bench, "orders")
+    assert rejected["quota_exceeded"] == before
+
+
+async def full_memory_is_said(bench: Bench, door: Door) -> None:
+    """Nothing is added, and once there is room again it is."""
+    engine: Any = bench.engine
+    rejected, usual = bench.gateway.reports.counters.rejected, vars(engine.memory).copy()
+    vars(engine.memory).update(bytes_max=1, _full_at=0)
+    added = bench.engine.figures().appended
+    said = await door.publish(bench, "orders")
+    oom = f"{'-' if isinstance(door, Redis) else ''}OOM command not allowed"
+    assert "memory_full" in said or oom in said
+    before = rejected["memory_full"]
+    assert before >= 1
+    assert bench.engine.figures().appended == added
+    vars(engine.memory).update(usual)
+    await door.publish(bench, "orders")
+    assert rejected["memory_full"] == before
+
+
+async def a_rate_is_held(bench: Bench, door: Door) -> None:
+    """What is beyond it is refused, takes nothing and gives nothing, until it is paid."""
+    counters, limiter = bench.gateway.reports.counters, bench.gateway.limits.rates
+    assert limiter is not None
+    meter = Meter(limiter, "tester", limiter.rates)
+    meter.take_requests(BURST - bench.taken()[0])
+    said = await door.read(bench, "orders")
+    assert "rate_limited" in said or "the limit of requests is reached" in said
+    assert counters.rejected["rate_limited"] >= 1
+    assert bench.taken()[0] == BURST
+    assert not any(counters.delivered.values())
+
+
 async def revocation_ends_it(bench: Bench, door: Door) -> None:
     """What is open is closed."""
     said = await _ended(bench, door, lambda: bench.policy.revoke(bench.gateway.access.sessions))
@@ -156,6 +202,7 @@ async def draining_ends_it(bench: Bench, door: Door) -> None:
     if door.name != "multi-exec":
         said = await _ended(bench, door, lambda: door.stop(bench))
         assert any(word in said for word in ("draining", "shutting down", "goaway", "closed")), said
+        assert said.startswith("-") or door.name != "RESP blocked"
     else:
         door.stop(bench)
     if not isinstance(door, WebSocket | Redis | JoiningDoor):
@@ -169,7 +216,9 @@ async def _ended(bench: Bench, door: Door, end: Callable[[], None]) -> str:
     async with asyncio.timeout(LATE_S):
         await staying.wait()
         end()
-        return await open_one
+        said = await open_one
+    assert await bench.come(lambda: not bench.engine.figures().waiting)
+    return said
 
 
 # ---- the table
@@ -187,6 +236,7 @@ _ONE_TURN: Final = "it is one turn: none of it stays open"
 _PUSHED: Final = "what is pushed is not counted, see docs/limits.md: credit and the reader's pace bound it"
 _ASKS: Final = "events are asked for, without a body"
 _NO_TRACE: Final = "Redis's protocol has no place for `traceparent`"
+_NO_GROWTH: Final = "what is acknowledged takes no room"
 _ONE_ID: Final = "it is answered with an ID or some, which tests/app/test_plans.py counts"
 
 
@@ -205,7 +255,7 @@ CONCERNS: Final = (
     Concern(
         refusals_are_counted, (Counters.refuse,), _joining("it has one refusal, of each stream's concern")
     ),
-    Concern(answers_are_counted_and_logged, (RequestIds.note_end, RespSession.note_end)),
+    Concern(answers_are_counted_and_logged, (Exchanges.note_end, RespSession.note_end)),
     Concern(deliveries_are_counted, (Counters.deliver,), _joining("nothing is delivered")),
     Concern(faults_are_counted, (Counters.refuse,)),
     Concern(
@@ -240,8 +290,15 @@ CONCERNS: Final = (
             **_joining(_ONE_ID),
         },
     ),
+    Concern(a_quota_is_held, (Quota,), {"sse": _ASKS, "acknowledging together": _NO_GROWTH}),
+    Concern(full_memory_is_said, (Memory,), {"sse": _ASKS, "acknowledging together": _NO_GROWTH}),
+    Concern(
+        a_rate_is_held,
+        (Meter.take_requests,),
+        {"websocket": "its handshake is refused; of its frames tests/app/test_rates.py has more"},
+    ),
     Concern(revocation_ends_it, (OpenSessions.enter,), {"multi-exec": _ONE_TURN}),
-    Concern(draining_ends_it, (Gateway.drain,)),
+    Concern(draining_ends_it, (Life.drain,)),
 )
 
 

@@ -301,13 +301,13 @@ def test_a_reader_goes_on_behind_as_the_refusal_says(gateway: Gateway, door: str
 
 
 def test_a_group_goes_on_behind_as_the_refusal_says(gateway: Gateway) -> None:
-    """By XGROUP SETID; what it has read before stays pending."""
+    """By its position; what it has read before stays pending."""
     gateway.make_group("going-on", gateway.first - 3)
     read = {"count": 10}
     path = "groups/going-on/consumers/c/read"
     assert numbers_of(gateway.post(path, read).json()["entries"]) == [gateway.first - 2, gateway.first - 1]
     refusal = gateway.post(path, read).json()["detail"]
-    entry_id = refusal.partition("XGROUP SETID ")[2].split()[0]
+    entry_id = refusal.partition("last_delivered_id ")[2].split()[0]
     assert gateway.command("XGROUP", "SETID", "s", "going-on", entry_id) == {"result": "OK"}
     assert numbers_of(gateway.post(path, read).json()["entries"])[0] == gateway.last + 1
     assert gateway.http.get("/v1/streams/s/groups/going-on").json()["pending"] == 12

@@ -123,26 +123,6 @@ async def test_without_a_reason_it_was_by_hand(held: httpx.AsyncClient) -> None:
     assert [one["weir-reason"] for one in await _dead(held)] == ["by hand"]
 
 
-@pytest.mark.parametrize(
-    ("body", "status", "code"),
-    [
-        ({"ids": []}, 422, "invalid"),
-        ({}, 422, "invalid"),
-        ({"ids": ["1-0", "x"]}, 400, "malformed_id"),
-        ({"ids": ["1-0"], "reason": 5}, 422, "invalid"),
-        ({"ids": ["1-0"], "reason": "x" * 1_001}, 422, "invalid"),
-        ({"ids": ["1-0"], "stream": "other"}, 422, "invalid"),
-    ],
-)
-async def test_burials_that_make_no_sense(
-    held: httpx.AsyncClient, body: object, status: int, code: str
-) -> None:
-    """Refused whole."""
-    answer = await held.post(BURY, json=body)
-    assert (answer.status_code, answer.json()["code"]) == (status, code)
-    assert await _dead(held) == []
-
-
 async def test_a_group_without_a_dead_letter_stream_buries_nothing(held: httpx.AsyncClient) -> None:
     """422 says what is missing."""
     await held.patch(G, json={"dead_letter": None})

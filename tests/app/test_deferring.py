@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import httpx
 import pytest
 
-from tests.app.conftest import store
+from tests.app.conftest import call, store
 
 G = "/v1/streams/s/groups/g"
 
@@ -40,12 +40,4 @@ async def test_one_that_is_due_comes_to_a_reader_that_waits(held: httpx.AsyncCli
 
 
 async def test_the_command_of_weir_is_one_of_the_command_api(held: httpx.AsyncClient) -> None:
-    words = ["WEIR.NACK", "s", "g", "FAIL", "DELAY", "60000", "IDS", "1", "1-0"]
-    assert (await held.post("/v1/commands", json=words)).json() == {"result": 1}
-
-
-@pytest.mark.parametrize("delay_ms", [-1, 604_800_001, "soon"])
-async def test_a_delay_is_seven_days_at_most(held: httpx.AsyncClient, delay_ms: object) -> None:
-    body = {"ids": ["2-0"], "mode": "fail", "delay_ms": delay_ms}
-    answer = await held.post(G + "/nack", json=body)
-    assert (answer.status_code, answer.json()["errors"][0]["pointer"]) == (422, "/delay_ms")
+    assert await call(held, "WEIR.NACK", "s", "g", "FAIL", "DELAY", "60000", "IDS", "1", "1-0") == 1

@@ -66,7 +66,7 @@ async def test_what_is_no_name_is_refused(http: httpx.AsyncClient, path: str) ->
 
 async def test_without_the_setting_there_is_nothing(engine: Engine) -> None:
     app = create_app(bounded(log_requests="none", durable_streams=False), SystemClock())
-    app.gateway.open(engine)
+    app.life.open(engine)
     async with calling(app) as http:
         assert (await http.put(_PATH, headers=_TEXT)).json()["code"] == "no_route"
 
@@ -325,7 +325,7 @@ async def limited(settings: Settings, engine: Engine) -> AsyncIterator[httpx.Asy
     """A caller that may read and write `chat/*` and read `pub/*`, and no more."""
     policy = FixedPolicy(principal_with("read,write:chat/*"))
     app = create_app(settings, SystemClock(), policy=policy)
-    app.gateway.open(engine)
+    app.life.open(engine)
     async with calling(app) as client:
         yield client
 

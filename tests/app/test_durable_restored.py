@@ -27,7 +27,7 @@ async def gateway(storage: MemoryStorage, clock: HandClock) -> AsyncIterator[htt
     engine = Engine.open(storage, clock=clock)
     await engine.start()
     app = create_app(SETTINGS, clock)
-    app.gateway.open(engine)
+    app.life.open(engine)
     async with calling(app) as http:
         yield http
     await engine.close()

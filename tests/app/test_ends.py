@@ -5,7 +5,7 @@ Knows: what each door's client sees, as one list of words. Must never know: how 
 
 import json
 from collections.abc import Callable, Iterator
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import httpx
 import pytest
@@ -62,14 +62,6 @@ class HouseOfFronts(House):
         return (await join(self.engine)).remote
 
 
-class Follower(Protocol):
-    """A client at one of the doors."""
-
-    def news(self) -> list[str]:
-        """What has come: IDs of entries, and gaps as `reason: requested to next`."""
-        ...
-
-
 def _gap(told: Any) -> str:
     return f"{told.get('reason')}: {told['requested']} to {told.get('next')}"
 
@@ -100,6 +92,7 @@ class LongPoll:
         self._ask()
 
     def news(self) -> list[str]:
+        """What has come: IDs of entries, and gaps as `reason: requested to next`."""
         return list(self._seen)
 
 
@@ -142,6 +135,10 @@ class Subscription:
             elif frame["op"] == "entries":
                 found += [one["id"] for one in frame["entries"]]
         return found
+
+
+# A client at one of the doors.
+Follower = LongPoll | Events | Subscription
 
 
 def _of_several(house: House, after: str, query: str) -> Events:

@@ -5,16 +5,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.app.conftest import store
-
 ENTRIES = "/v1/streams/s/entries"
-
-
-@pytest.fixture
-async def five(http: httpx.AsyncClient) -> httpx.AsyncClient:
-    """A stream of 1-0 to 5-0."""
-    await store(http, "s", 5, m="x")
-    return http
 
 
 async def read(http: httpx.AsyncClient, query: str) -> Any:

@@ -3,7 +3,7 @@
 import httpx
 import pytest
 
-from tests.app.conftest import store
+from tests.app.conftest import call, store
 
 G = "/v1/streams/s/groups/g"
 EXTEND = G + "/extend"
@@ -37,9 +37,7 @@ async def test_only_what_no_other_holds_is_extended(held: httpx.AsyncClient) -> 
         "results": {"1-0": "extended", "2-0": "not_held", "3-0": "extended", "9-0": "absent"},
     }
     assert await owners(held) == [("a", 1), ("b", 1), ("a", 1)]
-    assert (await held.post("/v1/commands", json=["WEIR.EXTEND", "s", "g", "b", "1-0", "2-0"])).json() == {
-        "result": ["2-0"]
-    }
+    assert await call(held, "WEIR.EXTEND", "s", "g", "b", "1-0", "2-0") == ["2-0"]
 
 
 async def test_a_consumer_that_is_not_there_holds_nothing(held: httpx.AsyncClient) -> None:

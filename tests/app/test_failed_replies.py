@@ -22,7 +22,7 @@ EXPECTED: Final = [{"result": "1-0"}, {"error": INTERNAL}, {"result": 1}]
 OTHER_TABLES: Final = {
     "app/fronts/codec.py",
     "app/redis/bounds.py",
-    "app/tenants/renaming.py",
+    "app/tenants/walking.py",
     "app/doors/websocket",
 }
 

@@ -61,6 +61,14 @@ class Watched:
                 return
         raise AssertionError("nothing was refused")
 
+    async def fill_disk(self) -> None:
+        """Take away what is free, and use what is reserved."""
+        free_bytes = self.storage.free_bytes()
+        assert free_bytes is not None
+        assert self.storage.space_bytes is not None
+        self.storage.space_bytes -= free_bytes
+        await self.publish_until_refused()
+
     async def check(self, *failing: str, status: int = 200) -> None:
         """Exactly these fail, in the eyes of a probe and of Prometheus; each has a line with a remedy."""
         ready = await self.http.get("/healthz/ready")
@@ -96,7 +104,7 @@ async def watched(tmp_path: Path) -> Any:
     engine = Engine.open(storage, clock=clock, fsync="always", caps=Caps(memory_bytes_max=limit))
     await engine.start()
     application = create_app(settings, clock, policy=policy)
-    application.gateway.open(engine)
+    application.life.open(engine)
     headers = {"authorization": f"Bearer {TOKEN}"}
     transport = httpx.ASGITransport(application)
     async with httpx.AsyncClient(transport=transport, base_url=BASE, headers=headers) as http:
@@ -143,15 +151,35 @@ def test_a_data_directory_that_goes_away_below_a_gateway(tmp_path: Path) -> None
 
 async def test_a_full_disk(watched: Watched) -> None:
     """Ready: reads, and what makes room, go on."""
-    free_bytes = watched.storage.free_bytes()
-    assert free_bytes is not None
-    assert watched.storage.space_bytes is not None
-    watched.storage.space_bytes -= free_bytes
-    await watched.publish_until_refused()
+    await watched.fill_disk()
     await watched.check("disk_full")
     watched.storage.space_bytes = PLENTY_BYTES
     assert await watched.publish() == 201
     await watched.check()
+
+
+async def test_the_log_says_that_the_disk_is_full_and_that_it_has_room_again(watched: Watched) -> None:
+    """At `critical` with reason and remedy, at `warning` with the first write that is taken; once each."""
+    await watched.fill_disk()
+    assert [await watched.publish() for _ in range(3)] == [507, 507, 507]
+    assert (await watched.http.get(f"{ENTRIES}?count=1")).status_code == 200
+    watched.storage.space_bytes = PLENTY_BYTES
+    assert [await watched.publish() for _ in range(3)] == [201, 201, 201]
+    said = [(line["log_level"], line["event"].partition(":")[0]) for line in watched.lines]
+    assert said == [("critical", "the disk is full"), ("warning", "there is room on the disk again")]
+    assert "No space left on device" in watched.lines[0]["reason"]
+    assert "make room" in watched.lines[0]["remedy"]
+
+
+async def test_a_disk_that_is_full_again_and_again_gets_a_line_a_minute(watched: Watched) -> None:
+    """And none of room that was not missed in the log; one millisecond less is within the minute."""
+    for passed_ms in (0, 59_999, 1):
+        watched.clock.pass_ms(passed_ms)
+        await watched.fill_disk()
+        watched.storage.space_bytes = PLENTY_BYTES
+        assert await watched.publish() == 201
+    levels = [line["log_level"] for line in watched.lines]
+    assert levels == ["critical", "warning", "critical", "warning"]
 
 
 async def test_a_slow_disk(watched: Watched) -> None:

@@ -16,8 +16,6 @@ from app.auth import Access
 from app.http.operations.operation import Operation
 from app.main import App, _routes
 from tests.app.conftest import calling
-from tests.app.http_requests import LIMITS, PLAIN, UNUSUAL
-from tests.app.pair import Pair
 from tests.bounds import bounded
 from tests.caching import is_asked_about
 
@@ -32,12 +30,17 @@ NAMES: Final = {
     "consumer": "c",
     "id": "1-0",
     "schedule": "tick",
+    "hook": "github",
 }
 STREAMS: Final = ("s", "closed", "many")
 QUERIES: Final = {"/v1/tail": "stream=s", "/v1/streams/{stream}/columns": "after=0"}
 OTHER_FORMS: Final = ("text/event-stream", "application/x-ndjson", "application/vnd.weir.columns+json")
-# They are for an upgrade, and for events alone.
-REFUSED: Final = {"/v1/ws", "/v1/streams/{stream}/groups/{group}/consumers/{consumer}/stream"}
+# They are for an upgrade, for what is signed, and for events alone.
+REFUSED: Final = {
+    "/v1/ws",
+    "/v1/hooks/{hook}",
+    "/v1/streams/{stream}/groups/{group}/consumers/{consumer}/stream",
+}
 _NAME: Final = re.compile(r"\{(\w+)(?::\w+)?\}")
 
 
@@ -199,21 +202,3 @@ async def test_a_copy_holds_for_those_alone_who_may_read(filled: Filled) -> None
                 assert answer.status != 304, (route.label, target)
                 if "{stream" in route.template or refused == 401:
                     assert answer.status == refused, (route.label, target)
-
-
-@pytest.fixture(scope="module")
-def pair() -> Iterator[Pair]:
-    with Pair(LIMITS) as pair:
-        yield pair
-
-
-@pytest.mark.parametrize("name", [*PLAIN, *UNUSUAL])
-def test_no_answer_of_either_server_is_shown_again_unasked(pair: Pair, name: str) -> None:
-    """Nor of what is no request: no answer is without a word to caches."""
-    for answer in pair.both((PLAIN | UNUSUAL)[name], head_alone=name == "HEAD"):
-        if answer.startswith(b"HTTP/1.1 100 "):
-            continue
-        head = answer.partition(b"\r\n\r\n")[0].decode("latin-1")
-        lines = [line.partition(": ") for line in head.split("\r\n")[1:]]
-        assert is_asked_about({key.lower(): value for key, _, value in lines}), head
-    pair.hang_up()

@@ -65,7 +65,7 @@ async def small() -> AsyncIterator[Gateway]:
     async with Engine.open(None, clock=clock, fsync="no", caps=caps) as engine:
         engine.memory.observe(0)
         app = create_app(Settings(log_requests="none"), clock)
-        app.gateway.open(engine)
+        app.life.open(engine)
         async with calling(app) as http:
             yield Gateway(http, engine)
         engine.check()

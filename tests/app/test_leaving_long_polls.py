@@ -19,6 +19,8 @@ def house(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         closing(House(server.port)) as house,
     ):
         yield house
+        log = server.data.with_name(f"{server.data.name}.log").read_text()
+        assert '"level":"error"' not in log
 
 
 @pytest.mark.parametrize("door", DOORS)

@@ -4,7 +4,6 @@ import io
 import json
 
 import pytest
-import structlog
 
 from app import logs
 from app.main import create_app
@@ -53,7 +52,7 @@ async def test_a_request_is_noted_without_its_content(
 ) -> None:
     """Method, path, status, time, bytes, ID: neither query nor headers nor body."""
     app = create_app(Settings(log_requests="all"), SystemClock())
-    app.gateway.open(engine)
+    app.life.open(engine)
     headers = {"authorization": "Bearer secret-1", "weir-request-id": "r-1"}
     async with calling(app, base_url="http://localhost") as http:
         body = {"fields": {"a": "secret-2"}}
@@ -96,10 +95,7 @@ class Terminal(io.StringIO):
 async def test_the_form_follows_the_terminal(form: str, target: io.StringIO, *, is_json: bool) -> None:
     """JSON for programs, text for people; the setting decides where it says so."""
     logs.configure("info", form, target)
-    try:
-        logs.get().info("ready", frames=3)
-    finally:
-        structlog.reset_defaults()
+    logs.get().info("ready", frames=3)
     assert target.getvalue().startswith("{") is is_json
     assert "ready" in target.getvalue()
     log = logs.RequestLog("all", "info", form, target)

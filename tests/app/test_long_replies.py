@@ -24,6 +24,7 @@ from engine.commands.scheduling import LATER_MAX
 from engine.commands.turn import Blocked, Unfinished
 from engine.recurrence import Rule
 from engine.replies import Dropped
+from engine.why import PENDING_LOOKED_AT
 from tests.engine.house import House
 
 SETTINGS: Final = Settings()
@@ -265,6 +266,18 @@ def _describe_group(house: House) -> Command:
     return weir_commands.DescribeGroup(stream=S, group=NAME)
 
 
+@case(weir_commands.ExamineGroup)
+def _examine_group(house: House) -> Command:
+    deliver(house, 2 * PENDING_LOOKED_AT)
+    return weir_commands.ExamineGroup(stream=S, group="g")
+
+
+@case(weir_commands.CountGroups)
+def _count_groups(house: House) -> Command:
+    _with_groups(house)
+    return weir_commands.CountGroups()
+
+
 @case(types.XInfoGroups)
 def _groups(house: House) -> Command:
     _with_groups(house)
@@ -386,6 +399,12 @@ def _add_scheduled(_: House) -> Command:
     later = [schedule_commands.NewSchedule(name, SHORT, IN_AN_HOUR) for name in names(LATER_MAX)]
     bodies = [SHORT] * (SETTINGS.batch_entries_max - LATER_MAX)
     return schedule_commands.AddScheduled(stream=S, add=types.XAdd(stream=S, bodies=bodies), later=later)
+
+
+@case(schedule_commands.PauseSchedule)
+def _pause_schedule(house: House) -> Command:
+    house.run(_schedule(NAME))
+    return schedule_commands.PauseSchedule(stream=S, name=NAME, pause=schedule_commands.Pause())
 
 
 @case(schedule_commands.FireSchedule)

@@ -5,9 +5,10 @@ Counted is what was done in all: how often the entry was delivered, and that it 
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,12 +21,13 @@ from engine.commands import types
 from engine.commands.weir_commands import EnsureGroup
 from engine.log_figures import Fsync
 from tests.app.policies import principal_with
-from tests.app.slow_disk import SlowDisk
 from tests.app.ten_doors import LATE_S, Bench, opened
 from tests.engine.asking import reply_to
 from tests.engine.clocks import HandClock
+from tests.engine.conversation import SlowDisk
 
 GROUP: Final = "/v1/streams/s/groups/g"
+_COMMANDS: Final = "/v1/commands"
 ENTRY: Final = ids.make(1, 0)
 
 
@@ -37,6 +39,8 @@ class LongPoll:
     unwritten: tuple[str | None, int] | None = None
     # Whether it settles for its own place alone, which the consumer's next link takes.
     has_a_place = False
+    # Whether the server knows nothing but ASGI.
+    asgi = False
 
     async def read(self, bench: Bench) -> None:
         """Ask for what it holds, and wait for what is new."""
@@ -48,11 +52,12 @@ class LongPoll:
 
     async def open(self, bench: Bench) -> None:
         self.said = ""
-        self.reader, self.writer = await asyncio.open_connection("127.0.0.1", await bench.port())
+        port = await bench.port(asgi=self.asgi)
+        self.reader, self.writer = await asyncio.open_connection("127.0.0.1", port)
 
     def post(self, path: str, body: object) -> None:
-        text = json.dumps(body)
-        head = f"POST {GROUP}/{path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        text, url = json.dumps(body), path if path.startswith("/") else f"{GROUP}/{path}"
+        head = f"POST {url} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         self.writer.write(f"{head}Content-Length: {len(text)}\r\n\r\n{text}".encode())
 
     async def until(self, word: str) -> str:
@@ -79,6 +84,30 @@ class LongPoll:
 
     def lose(self) -> None:
         self.writer.transport.abort()
+
+
+class OverAsgi(LongPoll):
+    """The same, served by any other server."""
+
+    asgi = True
+
+
+class Commands(LongPoll):
+    """By the command API."""
+
+    async def read(self, bench: Bench) -> None:
+        await self.open(bench)
+        reading = ["XREADGROUP", "GROUP", "g", "c"]
+        self.post(_COMMANDS, [*reading, "STREAMS", "s", "0"])
+        if '"1-0"' not in await self.until("}"):
+            self.said = ""
+            self.post(_COMMANDS, [*reading, "BLOCK", "0", "STREAMS", "s", ">"])
+
+    async def settle(self) -> None:
+        self.post(_COMMANDS, ["XACK", "s", "g", "1-0"])
+
+    async def settled(self) -> None:
+        await self.until('"result"')
 
 
 class Events(LongPoll):
@@ -163,7 +192,14 @@ class Frames(LongPoll):
         self.socket.transport.abort()
 
 
-LINKS: Final = {"long-poll": LongPoll, "sse": Events, "websocket": Frames, "RESP": Words}
+LINKS: Final = {
+    "long-poll": LongPoll,
+    "asgi": OverAsgi,
+    "command": Commands,
+    "sse": Events,
+    "websocket": Frames,
+    "RESP": Words,
+}
 MOMENTS: Final = ("it waits", "before it was written", "in flight", "before the answer to what settles it")
 
 
@@ -201,8 +237,7 @@ class House:
 
     async def until_gone(self) -> None:
         """Wait until the gateway has seen that the link is lost."""
-        http, resp = self.bench._http.service, self.bench.resp.port  # noqa: SLF001 - who is connected
-        assert await self.bench.come(lambda: not http.connections and not resp.sessions)
+        assert await self.bench.come(lambda: not self.bench.connections)
         await asyncio.sleep(0.01)
 
     async def lose(self, link: LongPoll, moment: str) -> None:
@@ -212,12 +247,12 @@ class House:
             await self.until_gone()
             await self.add()
         elif moment == "before it was written":
-            self.disk.gate.clear()
+            self.disk.hold()
             adding = self.add()
             await asyncio.sleep(0.01)
             link.lose()
             await self.until_gone()
-            self.disk.gate.set()
+            self.disk.let_go()
             await adding
         else:
             await self.add()
@@ -235,7 +270,7 @@ async def _on_disk(disk: SlowDisk, fsync: Fsync, clock: HandClock) -> AsyncItera
     try:
         yield engine
     finally:
-        disk.gate.set()
+        disk.let_go()
         await engine.close()
 
 
@@ -328,3 +363,64 @@ async def test_a_link_that_seems_to_be_open_settles_what_it_holds_at_most(tmp_pa
         first.lose()
         second.lose()
         await house.until_gone()
+
+
+# ---- an answer that waits for the disk
+
+
+_ONE: Final = ("XREADGROUP", "GROUP", "g", "c", "COUNT", "1", "STREAMS", "s", ">")
+_TWO: Final = (_ONE, ("XADD", "other", "*", "n", "1"), _ONE)
+_IN_HTTP: Final[Mapping[str, tuple[str, object]]] = {
+    "read": ("consumers/c/read", {"count": 1}),
+    "read of several": ("/v1/read", {"streams": {"s": ">"}, "group": "g", "consumer": "c", "count": 1}),
+    "command": (_COMMANDS, _ONE),
+    "pipeline": (f"{_COMMANDS}/pipeline", _TWO),
+    "multi-exec": (f"{_COMMANDS}/multi-exec", _TWO),
+}
+_WITH_MORE: Final = ("pipeline", "multi-exec", "RESP pipeline", "RESP MULTI")
+_IN_WORDS: Final[Mapping[str, Sequence[Sequence[str]]]] = {
+    "RESP": [_ONE],
+    "RESP pipeline": _TWO,
+    "RESP MULTI": [("MULTI",), *_TWO, ("EXEC",)],
+}
+
+
+@pytest.mark.parametrize(
+    ("door", "asked"),
+    [*product(("long-poll", "asgi"), _IN_HTTP), *product(("RESP",), _IN_WORDS)],
+)
+async def test_what_waits_for_the_disk_when_its_client_leaves_is_undone(
+    tmp_path: Path, door: str, asked: str
+) -> None:
+    """Others get it as if it had not been read; what else was done with it stays done."""
+    disk, link = SlowDisk(), LINKS[door]()
+    opening = partial(_on_disk, disk, "always")
+    async with opened(tmp_path, principal=principal_with("*:*"), opening=opening) as bench:
+        house, own = House(bench, disk), [ENTRY, ids.make(2, 0)]
+        await reply_to(bench.engine, EnsureGroup(stream="s", group="g", start=0, mkstream=True))
+        await reply_to(bench.engine, types.XAdd(stream="s", bodies=[entries.body([("n", "1")])] * 2, ids=own))
+        await link.open(bench)
+        disk.hold()
+        if isinstance(link, Words):
+            for words in _IN_WORDS[asked]:
+                link.wire.send(*words)
+        else:
+            link.post(*_IN_HTTP[asked])
+        # Every command would wait for the disk.
+        engine: Any = bench.engine
+        group = engine._keyspace.keys["s"].groups["g"]  # noqa: SLF001
+        assert await bench.come(lambda: len(group.pending) > 0)
+        if isinstance(link, Words):
+            # It is not listened to while its replies wait: another client ends it.
+            (number,), other = bench.resp.port.sessions, await bench.wire()
+            assert await other.call("CLIENT", "KILL", "ID", number) == 1
+            other.close()
+        link.lose()
+        await house.until_gone()
+        disk.let_go()
+        assert await bench.come(lambda: not len(group.pending))
+        read = types.XReadGroup(streams=[("s", types.Cursor.NEW)], group="g", consumer="d")
+        found: Any = await reply_to(bench.engine, read)
+        assert [one.id for one in found.streams[0].entries] == own
+        assert await house.pending() == [("d", 1)] * 2
+        assert await reply_to(bench.engine, types.XLen(stream="other")) == (asked in _WITH_MORE)

@@ -204,17 +204,19 @@ async def connected(world: TimedWorld) -> list[Any]:
     return connections
 
 
-async def test_requests_of_one_caller_are_begun_in_turn(world: TimedWorld) -> None:
+@pytest.mark.parametrize("asked", [READ, PUBLISH + BODY], ids=["a read", "what joins others"])
+async def test_requests_of_one_caller_are_begun_in_turn(world: TimedWorld, asked: bytes) -> None:
     connections = await connected(world)
     for connection in connections:
         # The parser takes a connection's first request.
-        connection.data_received(READ)
+        connection.data_received(asked)
     await until(lambda: world.answers == GREEDY + 1)
     # What was answered last counts in its own cycle.
     await asyncio.sleep(0)
     for connection in connections:
-        connection.data_received(READ)
-    assert world.answers == GREEDY + 1 + FEW + 1
+        connection.data_received(asked)
+    begun = [not connection.turn.is_waiting for connection in connections]
+    assert begun == [True] * FEW + [False] * (GREEDY - FEW) + [True]
     await until(lambda: world.answers == 2 * (GREEDY + 1))
 
 

@@ -1,7 +1,6 @@
 """What /metrics shows: counts that move with what is done, each API by its name, and streams by choice."""
 
 import asyncio
-import errno
 import random
 import time
 from collections.abc import AsyncIterator
@@ -41,7 +40,7 @@ async def serving(
     engine = Engine.open(storage, clock=SystemClock(), fsync="always", caps=caps)
     await engine.start()
     app = create_app(Settings(log_requests="none", **settings), SystemClock())
-    app.gateway.open(engine)
+    app.life.open(engine)
     async with calling(app) as http:
         yield http, engine, app
     await engine.close()
@@ -143,20 +142,6 @@ async def test_streams_that_have_ended_and_hidden_names_are_counted() -> None:
         assert await counts() == (0, 0, 0)
 
 
-async def test_a_failed_log_is_shown() -> None:
-    """Also with streams, which are measured on."""
-    storage = MemoryStorage()
-    async with serving(storage, metrics_streams=("s",)) as (http, engine, _):
-        await add(engine, "s")
-        assert value(await scrape(http), "weir_stream_length", stream="s") == 1
-        storage.fail("sync", errno.EIO)
-        assert (await http.post("/v1/streams/s/entries", json={"fields": {"a": "1"}})).status_code == 503
-        found = await scrape(http)
-        assert value(found, "weir_log_failed") == value(found, "weir_failing", what="log_failed") == 1
-        assert value(found, "weir_stream_length", stream="s") == 2
-        assert value(found, "weir_rejected_total", code="storage_failed") == 1
-
-
 async def test_streams_are_shown_by_choice() -> None:
     """Those that match, with their groups; a stream that comes later is found, one that goes is gone."""
     async with serving(metrics_streams=("orders.*", "x?")) as (http, engine, _):
@@ -176,6 +161,8 @@ async def test_streams_are_shown_by_choice() -> None:
         assert value(found, "weir_group_paused", **group) == 0
         await reply_to(engine, UpdateGroup(stream="orders.eu", group="g", policy={"paused": True}))
         assert value(await scrape(http), "weir_group_paused", **group) == 1
+        assert value(found, "weir_groups", state="running") == 1
+        assert value(await scrape(http), "weir_groups", state="paused") == 1
         assert value(found, "weir_metrics_streams_left_out") == 0
         assert (await http.delete("/v1/streams/x1")).status_code == 204
         await add(engine, "x2")
@@ -247,6 +234,7 @@ async def test_each_family_is_shown() -> None:
     url = "http://127.0.0.1:9"
     async with serving(metrics_streams=("s",), history_url=url) as (http, engine, app):
         app.gateway.operator.backend = BackendFigures()
+        app.gateway.reports.counters.note_hook("github", "stored", 1)
         await add(engine, "s")
         await reply_to(engine, XGroupCreate(stream="s", group="g", start=0))
         await http.get("/nothing")

@@ -131,7 +131,7 @@ async def test_a_scrape_holds_the_event_loop_for_moments_alone(tmp_path: Path) -
     """Others have their turns while streams are measured and text is written."""
     app = create_app(Settings(metrics_streams=("*",), data=tmp_path), SystemClock())
     async with Engine.open(None, clock=SystemClock()) as engine:
-        app.gateway.open(engine)
+        app.life.open(engine)
         for number in range(STREAMS):
             await reply_to(engine, EnsureStream(stream=f"a-stream-of-a-usual-name-{number}"))
         await metrics.write(app.gateway, openmetrics=False)

@@ -130,7 +130,7 @@ async def test_probes_come_under_any_host_and_learn_one_bit() -> None:
         for path in ("/v1", "/healthzz", "/healthz", "/v1/streams"):
             assert (await http.get(path)).json()["code"] == "origin_refused"
             assert (await http.post("/healthz/ready")).json()["code"] == "origin_refused"
-        app.gateway.enter(Phase.READY)
+        app.life.enter(Phase.READY)
         assert (await http.get("/healthz/ready")).json() == {"status": "ready"}
         foreign = await http.get("/healthz/ready", headers={"origin": "http://evil.example"})
         assert foreign.status_code == 403

@@ -49,13 +49,6 @@ async def test_a_group_can_be_made_paused(http: httpx.AsyncClient) -> None:
     assert (changed["paused"], changed["ack_timeout_ms"]) == (True, 1_000)
 
 
-@pytest.mark.parametrize("value", [1, "true"])
-async def test_paused_is_true_or_false(paused: httpx.AsyncClient, value: object) -> None:
-    answer = await paused.patch(G, json={"paused": value})
-    assert (answer.status_code, answer.json()["errors"][0]["pointer"]) == (422, "/paused")
-    assert (await paused.get(G)).json()["paused"] is True
-
-
 async def test_the_commands_of_weir_pause_and_resume(paused: httpx.AsyncClient) -> None:
     for command, expected in (("WEIR.RESUME", False), ("WEIR.PAUSE", True)):
         assert (await paused.post("/v1/commands", json=[command, "s", "g"])).json() == {"result": "OK"}

@@ -6,20 +6,10 @@ from typing import Any
 import httpx
 import pytest
 
-from app.main import App, create_app
-from app.settings import Settings
-from engine import SystemClock
-
 STREAM = "/v1/streams/s"
 ENTRIES = f"{STREAM}/entries"
 GROUP = f"{STREAM}/groups/g"
 LINES = {"content-type": "application/x-ndjson"}
-
-
-@pytest.fixture
-def closed_app(settings: Settings) -> App:
-    """One way in is enough: both use one function to find the places."""
-    return create_app(settings, SystemClock())
 
 
 def places(answer: httpx.Response) -> list[dict[str, str]]:
@@ -115,7 +105,7 @@ async def test_a_query_that_is_not_percent_encoded_is_refused(http: httpx.AsyncC
                 assert "percent" in answer.json()["detail"]
 
 
-FORMS = ["a=%zz", "%zz=a", "a=%", "a=%4", "a=1&b=%4g", "a=%%41", "%ff=a"]
+FORMS = ["a=%zz", "%zz=a", "a=%", "a=%4", "a=1&b=%4g", "a=%%41", "%ff=a", "=%+1", "a=% 1"]
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -124,6 +114,7 @@ async def test_a_form_that_is_not_percent_encoded_is_refused(http: httpx.AsyncCl
     headers = {"content-type": "application/x-www-form-urlencoded"}
     answer = await http.post(ENTRIES, content=form, headers=headers)
     assert (answer.status_code, answer.json()["code"]) == (400, "malformed_encoding")
+    assert (await http.get(STREAM)).status_code == 404
 
 
 async def test_base64_that_is_none_is_named(http: httpx.AsyncClient) -> None:

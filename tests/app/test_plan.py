@@ -35,28 +35,6 @@ async def plan(http: httpx.AsyncClient, body: Any) -> Any:
     return answer.json()
 
 
-async def test_a_plan_tells_what_there_is(two: httpx.AsyncClient) -> None:
-    """Each stream with its range, its edges, its generation; IDs as everywhere."""
-    stream = (await two.get("/v1/streams/a:1")).json()
-    result = await plan(two, {"streams": {"a:1": "2-0", "none": "0"}, "max_entries": 2, "parts": 2})
-    one = result["streams"]["a:1"]
-    assert one.pop("durable") in ("0-0", "5-0")
-    assert one == {
-        "after": "2-0",
-        "end": "4-0",
-        "count": 2,
-        "bytes": 2 * len('{"id":"3-0","fields":{"n":"3"}}'),
-        "first": "1-0",
-        "last": "5-0",
-        "removed_upto": "0-0",
-        "max_deleted_id": "0-0",
-        "generation": stream["generation"],
-        "lag": 3,
-        "cuts": ["3-0"],
-    }
-    assert result["missing"] == ["none"]
-
-
 async def test_a_planned_range_is_the_page_that_is_read(two: httpx.AsyncClient) -> None:
     """The same entries, the same number of bytes."""
     one = (await plan(two, {"streams": {"a:1": "1-0"}, "max_bytes": 70}))["streams"]["a:1"]
@@ -121,49 +99,10 @@ async def test_a_plan_that_waits_is_one_of_the_waiters(app: App, two: httpx.Asyn
     assert (answer.status_code, answer.json()["code"]) == (429, "too_many_waiters")
     await clients[0].leave()
     assert app.gateway.engine.figures().waiting == 2
-    app.gateway.drain()
+    app.life.drain()
     for client in clients[1:]:
         await client.request
         assert client.sent[0]["status"] == 503
-
-
-@pytest.mark.parametrize(
-    ("body", "status", "code", "pointer"),
-    [
-        ({}, 422, "invalid", "/streams"),
-        ({"streams": {}}, 422, "invalid", "/streams"),
-        ({"streams": {"a:1": "$"}}, 400, "malformed_id", "/streams/a:1"),
-        ({"streams": {"a:1": 5}}, 422, "invalid", "/streams/a:1"),
-        ({"streams": ["a:1"]}, 422, "invalid", "/streams"),
-        ({"streams": {"a:1": "0"}, "end": {"b": "0"}}, 422, "invalid", "/end/b"),
-        ({"streams": {"a:1": "0"}, "max_entries": 0}, 422, "invalid", "/max_entries"),
-        ({"streams": {"a:1": "0"}, "max_bytes": "9"}, 422, "invalid", "/max_bytes"),
-        ({"streams": {"a:1": "0"}, "parts": 257}, 422, "invalid", "/parts"),
-        ({"streams": {"a:1": "0"}, "wait": 5_001}, 422, "invalid", "/wait"),
-        ({"streams": {"a:1": "0"}, "wait_ms": 1}, 422, "invalid", "/wait_ms"),
-        ({"pattern": ""}, 422, "invalid", "/pattern"),
-        ({"pattern": 7}, 422, "invalid", "/pattern"),
-        ({"pattern": "é" * 256 + "*"}, 422, "invalid", "/pattern"),
-        ({"pattern": None}, 422, "invalid", "/streams"),
-        ({"streams": None}, 422, "invalid", "/streams"),
-        ({"streams": {"a:1": "0"}, "durable_only": 1}, 422, "invalid", "/durable_only"),
-    ],
-)
-async def test_wrong_plans_are_refused(
-    two: httpx.AsyncClient, body: Any, status: int, code: str, pointer: str
-) -> None:
-    """The place is named."""
-    answer = await two.post(PLAN, json=body)
-    assert (answer.status_code, answer.json()["code"]) == (status, code)
-    assert answer.json()["errors"][0]["pointer"] == pointer
-
-
-async def test_a_member_that_is_null_was_not_given(two: httpx.AsyncClient) -> None:
-    """As everywhere."""
-    nulls = dict.fromkeys(("pattern", "end", "max_entries", "max_bytes", "wait"))
-    streams = {"streams": {"a:1": "0"}}
-    assert await plan(two, {**streams, **nulls}) == await plan(two, streams)
-    assert await plan(two, {"streams": None, "pattern": "a:1"}) == await plan(two, streams)
 
 
 async def test_names_are_names(two: httpx.AsyncClient) -> None:

@@ -18,7 +18,6 @@ from typing import Any, Final, NamedTuple
 import pytest
 
 from app.auth.certificates import ClientCertificate
-from app.doors.http.planned_exchange import PlannedExchange
 from app.live import joiner
 from app.main import _routes
 from app.settings import Settings
@@ -32,10 +31,10 @@ from tests import halves
 from tests.app.both_servers import BURST, CHANGES, Side, Sides, opened, sent_from_now
 from tests.app.holding import holds
 from tests.app.http_requests import ENTRIES, ENTRY, GROUP, JSON, NDJSON, post, request
-from tests.app.slow_disk import SlowDisk
 from tests.app.ten_doors import SAMPLED
 from tests.engine.asking import reply_to
 from tests.engine.clocks import let_threads_run, settle
+from tests.engine.conversation import SlowDisk
 
 APPENDS: Final = "/v1/stream/d"
 MESSAGE: Final = b'{"token":"Hel"}'
@@ -196,8 +195,8 @@ async def world() -> AsyncIterator[World]:
 # What programs ask now and then, or of the gateway alone, in the same way as one of `KINDS`.
 _SELDOM: Final = re.compile(
     r"(PUT|PATCH|DELETE) |\S+ /($|v1$|docs|errors|console|asyncapi|"
-    r"v1/(admin|whoami|ws|publish|read)|v1/streams($|/\{stream\}/"
-    r"(close|last-id|trim|schedules/|entries/delete)))|POST .*/(groups|redrive)$"
+    r"v1/(admin|hooks|whoami|ws|publish|read)|v1/streams($|/\{stream\}/"
+    r"(close|last-id|trim|schedules/|entries/delete)))|POST .*/(groups|redrive)$|\S+ .*/why$"
 )
 
 
@@ -217,10 +216,12 @@ TASKS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("GET /docs/swagger-ui-bundle.js", "GET /docs/swagger-ui.css"), _FILES),
     **dict.fromkeys(("GET /console", "GET /console/{file:path}"), _FILES),
     "GET /healthz/ready": "its caller may have to be looked up",
-    **dict.fromkeys(("GET /metrics", "GET /v1/status", "POST /v1/tickets"), _OTHERS),
+    **dict.fromkeys(("GET /metrics", "GET /v1/status", "GET /v1/hooks", "POST /v1/tickets"), _OTHERS),
     **dict.fromkeys(("POST /v1/admin/tokens", "DELETE /v1/admin/tokens/{token}"), _FILES),
     **dict.fromkeys(("POST /v1/admin/revocations", "POST /v1/admin/backup"), _FILES),
     **dict.fromkeys(("POST /v1/commands/pipeline", "POST /v1/commands/multi-exec"), _PIECES),
+    "POST /v1/hooks/{hook}": "its signature is looked at, of a long body in a thread",
+    "GET /v1/schedules": "a page over all streams is made in many turns",
     "POST /v1/plan": "it is made a few streams at a time, and names are matched in a thread",
     **dict.fromkeys((f"GET {_STREAM}/export", f"GET {_STREAM}/tail", "GET /v1/tail"), _PIECES),
     f"GET {_STREAM}/columns": "a page of any length is made in many turns",
@@ -414,6 +415,9 @@ async def test_a_request_unlike_the_one_before_is_served_as_ever(world: World, k
             await world.sides.both(world.sides.own(unlike))
         for _ in range(2):
             assert await world.sides.status(world.next(kind)) == KINDS[kind].status, name
+    # Of another caller on the same connection, too.
+    assert await world.sides.status(post(ENTRIES, ENTRY)) == 401
+    assert await world.sides.status(world.next(kind)) == KINDS[kind].status
     assert b"\r\nconnection: close\r\n" in await world.sides.both(LAST)
 
 
@@ -529,6 +533,8 @@ async def test_what_comes_together_is_answered_as_one_behind_the_other(
         together = [await way.sides.ours.ask() for way in ways]
         alone = [await way.sides.theirs.ask(sides.own(one)) for way, one in zip(ways, asked, strict=True)]
         assert together == alone
+    # Each has learnt the ID of its own entry.
+    assert await sides.status(sides.own(request(f"GET {ENTRIES}?after={PENDING}-0&count=1000"))) == 200
     assert max(len(one.batches) for one in sent if isinstance(one, AppendBatches)) >= len(producers)
     assert max(len(one.ids) for one in sent if isinstance(one, Acknowledge)) >= 10
     assert max(len(one.bodies) for one in sent if isinstance(one, AppendDurable) and one.batch is None) > 5
@@ -624,6 +630,12 @@ async def test_the_rate_of_the_settings_is_held_alike() -> None:
         answers = [await world.sides.both(world.next(PUBLISH)) for _ in range(12)]
         assert [left(answer) for answer in answers] == [*range(9, -1, -1), 0, 0]
         assert [answer[9:12] for answer in answers[-3:]] == [b"201", b"429", b"429"]
+        world.sides.clock.pass_ms(5_000)
+        batch = world.sides.own(post(ENTRIES, _LINES, NDJSON, "Prefer: return=minimal"))
+        answers = [await world.sides.both(batch) for _ in range(3)]
+        assert [(answer[9:12], left(answer)) for answer in answers] == [(b"201", 3), (b"201", 1), (b"429", 1)]
+        refused = await world.sides.both(world.sides.own(post(ENTRIES, b'{"fields":{}}')))
+        assert (refused[9:12], left(refused)) == (b"422", 0)
 
 
 @pytest.mark.parametrize("logged", ["all", "none"])
@@ -647,25 +659,7 @@ async def test_requests_are_counted_and_logged_alike(logged: str) -> None:
 
 def lines_of(side: Side) -> list[bytes]:
     """The log of requests that is not written yet."""
-    return side.app.request_ids._lines._lines  # noqa: SLF001
-
-
-async def test_a_caller_with_many_connections_takes_turns(world: World) -> None:
-    """Of one with more of them than are served in a cycle, the others wait for the next ones."""
-    await world.see(PUBLISH)
-    asked = world.next(PUBLISH)
-    others = [await world.sides.ours.another() for _ in range(3)]
-    for other in others:
-        assert (await other.ask(asked))[9:12] == b"201"
-    world.sides.ours.gateway.limits.requests.a_cycle_max = 2
-    connections = [other.connection for other in others]
-    for connection in connections:
-        connection.data_received(asked)
-    assert [connection.turn.is_waiting for connection in connections] == [False, False, True]
-    under_way = [isinstance(connection.answering, PlannedExchange) for connection in connections]
-    assert under_way == [True, True, False]
-    for other in others:
-        assert (await other.ask())[9:12] == b"201"
+    return side.app.exchanges._lines._lines  # noqa: SLF001
 
 
 # ---- clients that leave, and servers that do
@@ -689,51 +683,29 @@ async def test_nothing_is_served_to_a_client_that_takes_no_answers(world: World)
     assert [answer[9:12] for answer in answers] == [b"200"] * 100 + [b"201"]
 
 
-async def test_an_entry_of_a_client_that_leaves_is_stored(world: World) -> None:
-    """Others that were stored with it are answered."""
-    await world.see(PUBLISH)
-    side = world.sides.ours
-    leaving = (await side.another()).connection
-    leaving.data_received(world.next(PUBLISH))
-    leaving.transport.abort()
-    assert (await side.ask(world.next(PUBLISH)))[9:12] == b"201"
-    assert leaving.answering is None
-    assert await reply_to(side.engine, XLen(stream="s")) == PENDING + 3 + 2
-
-
-@pytest.mark.parametrize("kind", JOINING)
-@pytest.mark.parametrize("stop", [lambda side: side.connection.shutdown(), lambda side: side.gateway.drain()])
+@pytest.mark.parametrize(
+    "kind", [*JOINING, f"POST {_STREAM}/entries as lines", f"POST {_GROUP}/consumers/{{consumer}}/read"]
+)
+@pytest.mark.parametrize("stop", [lambda side: side.connection.shutdown(), lambda side: side.life.drain()])
 async def test_the_last_answer_closes_the_connection(stop: Callable[[Side], None], kind: str) -> None:
-    """A stop between a request and its answer, which waits for the disk: it is done, and answered."""
-    async with entered(fsync="always") as world:
+    """A stop between a request and its answer, which waits for the disk: it is done, and answered. Of a
+    gateway that drains, what comes later is refused, and its connection closed too.
+    """
+    disks = SlowDisk(), SlowDisk()
+    async with entered(fsync="always", storages=disks) as world:
         await world.see(kind)
-        side = world.sides.ours
-        side.connection.data_received(world.next(kind))
-        await asyncio.sleep(0)
-        assert side.connection.answering is not None
-        stop(side)
-        answer = await side.ask()
+        later, asked = await world.others(), world.next(kind)
+        for side, disk in zip(world.sides[:2], disks, strict=True):
+            disk.hold()
+            side.connection.data_received(asked)
+            await settle()
+            stop(side)
+            disk.let_go()
+        answer = await world.sides.both()
         assert int(answer[9:12]) == KINDS[kind].status
         assert b"\r\nconnection: close\r\n" in answer
-
-
-@pytest.mark.parametrize("kind", [PUBLISH, ACKNOWLEDGE, f"GET {_STREAM}/entries"])
-async def test_a_connection_is_idle_behind_its_answer(kind: str) -> None:
-    """It is closed after this time, and not while it waits for its answer."""
-    async with entered(keep_alive_s=5) as world:
-        await world.see(kind)
-        side = world.sides.ours
-        connection = side.connection
-        for _ in range(3):
-            world.sides.clock.pass_ms(4_000)
-            await settle()
-            assert int((await side.ask(world.next(kind)))[9:12]) == KINDS[kind].status
-        world.sides.clock.pass_ms(4_900)
-        await settle()
-        assert not connection.transport.is_closing()
-        world.sides.clock.pass_ms(200)
-        await settle()
-        assert connection.transport.is_closing()
+        if world.sides.ours.gateway.state == "draining":
+            assert b"\r\nconnection: close\r\n" in await later.sides.both(asked)
 
 
 async def test_a_connection_that_waits_holds_nothing_of_what_was_sent(world: World) -> None:
@@ -756,7 +728,7 @@ async def test_a_connection_that_waits_holds_nothing_of_what_was_sent(world: Wor
 
 @pytest.mark.parametrize("body", [ENTRY, ENTRY.replace(b"{", b"{ ", 1)])
 async def test_a_client_that_left_without_its_answer_is_forgotten(body: bytes) -> None:
-    """It is not kept for as long as an idle one would be."""
+    """Its entry is stored; its connection is not kept for as long as an idle one would be."""
     async with entered(fsync="always", keep_alive_s=3_600) as world:
         await world.see(PUBLISH)
         asked = world.sides.own(post(ENTRIES, body))
@@ -770,6 +742,8 @@ async def test_a_client_that_left_without_its_answer_is_forgotten(body: bytes) -
         # The disk takes a while; what comes behind it is answered behind it.
         assert (await world.sides.ours.ask(world.next(PUBLISH)))[9:12] == b"201"
         assert connection.answering is None
+        # Those of `see`, both of the one that left, and the last one.
+        assert await reply_to(world.sides.ours.engine, XLen(stream="s")) == PENDING + 3 + 3
         gone = weakref.ref(connection)
         leaving.writer.close()
         del connection, leaving
@@ -851,7 +825,7 @@ async def test_what_is_shown_is_as_safe_as_promised() -> None:
             await world.sides.both(read)
         publishers, readers = (await world.others()).sides, (await world.others()).sides
         for disk in disks:
-            disk.gate.clear()
+            disk.hold()
         for publisher, reader in zip(publishers[:2], readers[:2], strict=True):
             publisher.writer.write(world.sides.own(post(ENTRIES, ENTRY)))
             await settle()
@@ -861,7 +835,7 @@ async def test_what_is_shown_is_as_safe_as_promised() -> None:
                 while pool.held_bytes <= 90_000:
                     await let_threads_run()
         for disk in disks:
-            disk.gate.set()
+            disk.let_go()
         answer = await readers.both()
         assert answer.count(b'{"id":') == 15
         assert b'"fields":{"a":"1"}' in answer

@@ -408,17 +408,8 @@ async def test_trimming_tells_what_it_removed(http: httpx.AsyncClient) -> None:
     ("query", "status", "code"),
     [
         ("maxlen=1&minid=1", 422, "invalid"),
-        ("maxlen=-1", 422, "invalid"),
-        ("maxlen=x", 422, "invalid"),
-        ("maxlen=1&maxlen=2", 422, "invalid"),
-        ("minid=x", 400, "malformed_id"),
         ("limit=5", 422, "invalid"),
         ("maxlen=1&approx=false&limit=5", 422, "invalid"),
-        ("maxlen=1&refs=other", 422, "invalid"),
-        ("maxlen=1&approx=maybe", 422, "invalid"),
-        ("maxlne=1", 400, "unknown_parameter"),
-        ("nomkstream=%zz", 400, "unknown_parameter"),
-        ("nomkstream=%ff", 400, "unknown_parameter"),
     ],
 )
 async def test_wrong_options_are_refused_by_name(

@@ -13,7 +13,6 @@ from app.live.leases import ConsumerKey
 from app.live.readers import Gate, GroupPump, Room, StreamPump
 from engine import EngineError, entries, ids
 from engine.commands import types
-from engine.commands.weir_commands import Close
 from engine.replies import StreamDeliveries
 from tests.app.conversing import EngineWorld
 
@@ -219,20 +218,6 @@ def test_no_live_page_passes_a_stream_that_waits_for_its_turn(world: EngineWorld
     assert sink.entries == expected(world, "s", "t")
 
 
-def test_the_end_of_each_stream_is_written_and_of_all_of_them_said_once(world: EngineWorld) -> None:
-    world.add("a")
-    world.add("b")
-    sink = StreamsSink()
-    following(world, sink, "a", "b")
-    world.settle()
-    for stream in ("a", "b"):
-        assert sink.ends == []
-        world.run(Close(stream=stream))
-        world.settle()
-    assert sink.written[-2:] == ["0 end", "1 end"]
-    assert sink.ends == [None]
-
-
 @pytest.mark.parametrize("where", ["room", "write", "write_live", "caught_up"])
 def test_a_sink_that_fails_ends_its_pump(world: EngineWorld, where: str) -> None:
     """Nothing is written behind that, and nothing is followed any more."""
@@ -378,16 +363,6 @@ def read_before(world: EngineWorld, count: int = 2) -> list[str]:
     return [ids.format(one.id) for one in reply.streams[0].entries]
 
 
-def test_a_consumer_gets_its_history_and_then_what_is_new(group: EngineWorld) -> None:
-    read_before(group)
-    sink = GroupSink()
-    working(group, sink)
-    group.settle()
-    group.add("s")
-    group.settle()
-    assert sink.given == group.texts("s")
-
-
 def test_no_more_is_read_than_there_is_room_and_credit_for(group: EngineWorld) -> None:
     sink = GroupSink()
     sink.slow = True
@@ -465,20 +440,6 @@ def test_a_sink_that_fails_ends_its_consumer(group: EngineWorld, where: str) -> 
     assert second.given == group.texts("s")
 
 
-def test_another_reader_takes_the_consumer_over(group: EngineWorld) -> None:
-    first, second = GroupSink(), GroupSink()
-    pump = working(group, first)
-    group.settle()
-    working(group, second)
-    group.settle()
-    assert (first.said, first.ends, second.given) == (["replaced"], [None], [])
-    group.do(pump.close)
-    group.settle()
-    group.add("s")
-    group.settle()
-    assert (first.given, second.given) == (group.texts("s")[:3], group.texts("s"))
-
-
 SETTLED: dict[str, Callable[[Sequence[int]], types.XAck | types.XNack | types.XClaim]] = {
     "acknowledged": lambda wanted: types.XAck(stream="s", group="g", ids=wanted),
     "given back": lambda wanted: types.XNack(
@@ -535,15 +496,3 @@ def test_a_lost_reply_ends_a_consumer_unless_its_reader_waits(
     assert sink.given == (group.texts("s") if waits else group.texts("s")[:3])
     if waits:
         assert {row[2] for row in pending(group)} == {1}
-
-
-def test_a_group_that_is_drained_ends_its_pump(group: EngineWorld) -> None:
-    sink = GroupSink()
-    working(group, sink)
-    group.settle()
-    group.run(Close(stream="s"))
-    group.settle()
-    assert (sink.said, sink.ends) == (["closed"], [])
-    group.run(types.XAck(stream="s", group="g", ids=[ids.parse(text) or 0 for text in sink.given]))
-    group.settle()
-    assert (sink.said, sink.ends) == (["closed", "drained"], [None])

@@ -139,14 +139,7 @@ class RefusingLeases(ConsumerLeases):
 
 @pytest.mark.parametrize(
     "event",
-    [
-        "receive",
-        "receive_binary",
-        "table.drain",
-        "on_command_result",
-        "table.revoke",
-        "on_disconnect",
-    ],
+    ["receive", "receive_binary", "table.drain", "on_command_result", "table.revoke", "on_disconnect"],
 )
 def test_every_other_event_that_fails_ends_the_conversation(
     house: PushWorld, stored: Stored, event: str

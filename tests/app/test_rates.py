@@ -18,8 +18,6 @@ from engine.commands.types import XLen
 from tests.app.auth.callers import ROOT, app_with, client, made
 from tests.app.conftest import BASE, calling
 from tests.app.conversing import SocketWorld
-from tests.app.http_requests import ENTRIES, ENTRY, JSON, LIMITS, post, request
-from tests.app.pair import Pair, Standstill
 from tests.app.sockets import talking
 from tests.engine.clocks import HandClock
 from tests.server import Server
@@ -42,7 +40,7 @@ async def engine() -> AsyncIterator[Engine]:
 def limited(engine: Engine, clock: HandClock, **set_to: Any) -> App:
     settings = Settings(log_requests="none", **set_to)
     app = create_app(settings, clock)
-    app.gateway.open(engine)
+    app.life.open(engine)
     return app
 
 
@@ -231,21 +229,6 @@ async def test_callers_without_a_token_are_limited_by_address(engine: Engine) ->
         assert (await beside.get("/v1/streams")).status_code == 429
 
 
-async def test_a_forwarded_address_of_anybody_is_not_believed(engine: Engine) -> None:
-    app = limited(engine, HandClock(), **SLOW)
-    async with calling(app, "192.0.2.1") as http:
-        statuses = [
-            (
-                await http.get(
-                    "/v1/streams",
-                    headers={"x-forwarded-for": f"192.0.2.{number}", "forwarded": f"for=192.0.2.{number}"},
-                )
-            ).status_code
-            for number in range(11)
-        ]
-    assert statuses == [200] * 10 + [429]
-
-
 async def test_pages_and_probes_are_not_counted(engine: Engine) -> None:
     app = limited(engine, HandClock(), rate_requests="1/s")
     async with calling(app, "192.0.2.1") as http:
@@ -380,38 +363,6 @@ async def test_events_that_may_not_begin_yet_have_their_client_come_back(engine:
         assert answer.status_code == 200
         assert 'event: end\ndata: {"reason":"rate_limited"}' in answer.text
         assert (await http.get("/v1/streams/s/tail")).status_code == 429
-
-
-def _steady(answer: bytes) -> bytes:
-    return re.sub(rb"(;[rt]=)\d+", rb"\1?", answer)
-
-
-def test_both_ways_show_and_keep_the_limit_alike() -> None:
-    """Published together, alone, in a batch; read, refused; and the same number is served."""
-    settings = LIMITS.model_copy(update={"rate_requests": "1/s burst 3000"})
-    asked = [
-        post(ENTRIES, ENTRY),
-        post(ENTRIES, ENTRY, JSON, "Prefer: return=minimal"),
-        post(ENTRIES, b'{"entries":[{"fields":{"a":"1"}},{"fields":{"b":"2"}}]}'),
-        post(ENTRIES, b'{"fields":{}}'),
-        request(f"GET {ENTRIES}?count=2"),
-        request(f"GET {ENTRIES}?after=9000-0&wait=1"),
-        request("GET /v1/streams/none"),
-    ]
-    with Pair(settings, Standstill()) as pair:
-        for one in asked:
-            fast, full = map(_steady, pair.both(one))
-            assert fast == full
-            assert b'ratelimit-policy: "requests";q=3000;w=3000\r\n' in fast
-        batch = b'{"a":"1"}\n' * 90
-        codes = [
-            [answer[9:12] for answer in pair.both(post(ENTRIES, batch, "Content-Type: application/x-ndjson"))]
-            for _ in range(36)
-        ]
-        assert codes == [[b"201", b"201"]] * 33 + [[b"429", b"429"]] * 3
-        codes = [[answer[9:12] for answer in pair.both(post(ENTRIES, ENTRY))] for _ in range(100)]
-        assert all(fast == full for fast, full in codes)
-        assert codes[-1] == [b"429", b"429"]
 
 
 # ---- sockets

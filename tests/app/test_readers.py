@@ -237,7 +237,7 @@ def test_a_reader_that_leaves_takes_nothing_more(house: PushWorld, stored: Store
 
 @pytest.mark.parametrize("kind", STREAMS + GROUPS)
 def test_a_stream_that_ends_ends_its_readers(house: PushWorld, stored: Stored, kind: Kind) -> None:
-    """Behind its last entry, and of a group once nothing is pending."""
+    """Behind its last entry, and of a group once nothing is pending: what is given back comes again."""
     reader = begun(kind, house)
     reader.stall()
     stored.add([1])
@@ -250,11 +250,19 @@ def test_a_stream_that_ends_ends_its_readers(house: PushWorld, stored: Stored, k
     assert ("streamClosed" if kind is Durable else "closed") in last
     assert reader.is_over is (kind in STREAMS)
     if kind in GROUPS:
+        nack = types.Nack(ids=stored.all[:1], mode=types.NackMode.FAIL)
+        house.execute(types.XNack(stream="s", group="g", nack=nack))
+        house.settle()
+        assert reader.got == [*stored.all, stored.all[0]]
         house.execute(types.XAck(stream="s", group="g", ids=stored.all))
         house.app.gateway.leases.settled("s", ())
         house.settle()
         assert "drained" in last + reader.text[-100:]
         assert reader.is_over
+        anew = begun(kind, house)
+        assert (anew.got, anew.is_over) == ([], True)
+        assert anew.text.index("closed") < anew.text.index("drained")
+        anew.lose()
     reader.lose()
 
 
@@ -263,8 +271,7 @@ def test_a_gateway_that_stops_ends_its_readers(house: PushWorld, stored: Stored,
     """Behind what was there; a worker may acknowledge first."""
     reader = begun(kind, house)
     stored.add([1])
-    house.do(house.app.gateway.drain)
-    house.do(house.hub.drain)
+    house.do(house.app.life.drain)
     house.settle()
     assert reader.got == stored.all
     if kind is SocketGroup:
@@ -387,7 +394,7 @@ def test_a_consumer_that_cannot_be_leased_is_given_nothing(
 ) -> None:
     """Another reader may have it. It ends as by any fault of the gateway."""
     house.app.gateway.leases = RefusingLeases()
-    house.app.gateway.open(house.engine)
+    house.app.life.open(house.engine)
     reader = begun(kind, house)
     assert (reader.got, pending(house), reader.is_over) == ([], [], True)
     assert '"internal"' in reader.text

@@ -6,7 +6,6 @@ The second one within ten minutes ends the process, for its supervisor.
 import contextlib
 import http.client
 import json
-import re
 import signal
 import time
 import urllib.request
@@ -19,11 +18,8 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
-from app.settings import Settings
 from tests.app.hanging import SLOW, STUCK, UNREAD
-from tests.app.pair import Pair
 from tests.app.poisoned import POISON
-from tests.engine.faulty import fault_at
 from tests.server import FRONTS, Server
 
 JSON: Final = {"content-type": "application/json"}
@@ -264,23 +260,3 @@ def test_those_who_come_during_a_restart_are_told_when_to_come_again(tmp_path: P
         assert server.stop() == 0
     with Server(tmp_path / "data") as server:
         assert call(server, "GET", "/v1/streams/s")[1]["length"] >= 40_000
-
-
-def test_a_fault_in_what_many_publish_together_is_told_to_each() -> None:
-    """None of them is tried again on its own: one of them is the poison."""
-    with Pair(Settings(port=0, log_requests="none")) as pair, fault_at(1, "after") as fault:
-        lines = [pair.fast.connect() for _ in range(5)]
-        for line in lines:
-            line.send(_ENTRY)
-        answers = [line.answer() for line in lines]
-        assert fault.happened
-        assert any(b'"code":"internal"' in answer for answer in answers)
-        assert all(re.search(rb'"code":"(internal|restarting)"', answer) for answer in answers)
-        assert pair.fast.app.gateway.state == "restarting"
-
-
-_BODY: Final = b'{"fields":{"a":"1"}}'
-_ENTRY: Final = (
-    b"POST /v1/streams/s/entries HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-    b"Content-Length: %d\r\n\r\n%b" % (len(_BODY), _BODY)
-)

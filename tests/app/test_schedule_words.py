@@ -8,7 +8,7 @@ import pytest
 
 from engine import entries
 from engine.commands.schedule_commands import DescribeSchedule, NewSchedule, SetSchedule
-from engine.recurrence import Rule
+from engine.recurrence import NEVER_MS, Rule
 from engine.replies import ScheduleInfo
 from tests.app.policies import principal_with
 from tests.app.ten_doors import DOORS, Bench, InWords, WebSocket, opened
@@ -88,3 +88,29 @@ async def test_over_rest_it_is_audited_too(tmp_path: Path) -> None:
             await rest.ask(bench, "PUT", "/v1/streams/s/schedules/tick", body)  # type: ignore[attr-defined]
             said = [(line["operation"], line["outcome"]) for line in await bench.audited()]
             assert said == [("putSchedule", outcome)]
+
+
+@pytest.mark.parametrize("door", IN_WORDS, ids=lambda door: door.name)
+async def test_it_is_paused_and_resumed_by_those_who_manage(
+    tmp_path: Path, door: InWords | WebSocket
+) -> None:
+    """What recurs takes a word of its own. Its time is none while it waits without an end."""
+    async with opened(tmp_path, principal=principal_with("write,manage,read:s")) as bench:
+        await set_recurring(bench)
+        pause = "WEIR.SCHEDULE PAUSE s tick".split()  # noqa: SIM905 - as it is typed
+        assert "what recurs takes the right" in await door.send(bench, pause)
+        assert "NOPERM" not in await door.send(bench, [*pause, "RECURRING"])
+        found = await reply_to(bench.engine, DescribeSchedule(stream="s", name="tick"))
+        assert isinstance(found, ScheduleInfo)
+        assert (found.at_ms, found.rule.paused_until_ms) == (NEVER_MS, None)
+        assert str(NEVER_MS) not in await door.send(bench, ["WEIR.SCHEDULE", "GET", "s", "tick"])
+        later_ms = "2000000000000"
+        assert later_ms not in await door.send(bench, [*pause, "UNTIL", later_ms, "RECURRING"])
+        found = await reply_to(bench.engine, DescribeSchedule(stream="s", name="tick"))
+        assert isinstance(found, ScheduleInfo)
+        assert found.rule.paused_until_ms == int(later_ms)
+        await door.send(bench, ["WEIR.SCHEDULE", "RESUME", "s", "tick", "RECURRING"])
+        found = await reply_to(bench.engine, DescribeSchedule(stream="s", name="tick"))
+        assert isinstance(found, ScheduleInfo)
+        assert found.rule == Rule(every_ms=60_000)
+        assert "syntax" in await door.send(bench, [*pause, "UNTIL"])

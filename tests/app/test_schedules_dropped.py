@@ -120,7 +120,7 @@ async def test_the_end_of_a_lifetime_is_counted() -> None:
     engine = Engine.open(storage, clock=clock)
     await engine.start()
     app = create_app(Settings(log_requests="none"), clock)
-    app.gateway.open(engine)
+    app.life.open(engine)
     await prepare(engine)
     async with calling(app) as http:
         await http.post("/v1/commands", json=["PEXPIRE", "a", "10"])

@@ -26,8 +26,6 @@ from tests.cli.command import Ended, weir
 from tests.server import Server
 
 FORM = "application/x-www-form-urlencoded"
-# How long one server waits for a request to arrive, and for a reader to take its answer.
-PATIENCE_S = 0.4
 
 
 class Signalled(Server):
@@ -52,14 +50,6 @@ def mortal(tmp_path: Path) -> Iterator[Signalled]:
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server that survives its tests."""
     with Server(tmp_path_factory.mktemp("server") / "data", "--bound", "head_bytes_max=4096") as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server that waits for a request, and for a reader, no longer than that."""
-    limits = ["--set", f"request_s_max={PATIENCE_S}", "--set", f"stall_s_max={PATIENCE_S}"]
-    with Server(tmp_path_factory.mktemp("impatient") / "data", *limits) as server:
         yield server
 
 
@@ -295,34 +285,6 @@ def test_a_head_beyond_the_limit_is_431(server: Server, head: bytes) -> None:
     assert request(server, "GET", "/healthz/live")[0] == 200
 
 
-@pytest.mark.parametrize("header", [b"", b"X-Other: 1\r\n"], ids=["fast", "ordinary"])
-@pytest.mark.parametrize("body", [b"", b'{"fields":{"a":"1"}}'], ids=["GET", "POST"])
-def test_any_number_of_requests_may_come_at_once(server: Server, header: bytes, body: bytes) -> None:
-    """The limit is of each head, however the bytes are cut."""
-    method = b"POST" if body else b"GET"
-    one = b"%b /v1/streams/many/entries HTTP/1.1\r\nHost: localhost\r\n%b" % (method, header)
-    if body:
-        one += b"Content-Type: application/json\r\nContent-Length: %d\r\n" % len(body)
-    one += b"\r\n" + body
-    last = b"GET /v1 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
-    answer = raw(server, one * 2_049 + last)
-    assert answer.count(b"HTTP/1.1 20") == 2_050
-
-
-@pytest.mark.parametrize(
-    "sent",
-    [
-        b"GET / HT",
-        b"GET / HTTP/1.1\r\nHost: localhost\r\nX: ",
-        b"POST /v1/commands HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n[",
-    ],
-    ids=["line", "head", "body"],
-)
-def test_a_request_that_does_not_arrive_is_408(impatient: Server, sent: bytes) -> None:
-    """After its time, and the connection closed."""
-    assert_early_problem(impatient, raw(impatient, sent), 408, "request_timeout")
-
-
 def assert_early_problem(server: Server, received: bytes, status: int, code: str) -> None:
     """What never became a request is answered as all refusals are: a problem, an ID that is in the log."""
     head, _, body = received.partition(b"\r\n\r\n")
@@ -350,48 +312,6 @@ def test_what_came_before_garbage_is_answered_as_itself(server: Server) -> None:
     assert b"HTTP/1.1 400 " in answer
 
 
-def test_a_silent_peer_is_closed(impatient: Server) -> None:
-    """It has the time of a request to begin one."""
-    assert raw(impatient, b"") == b""
-
-
-def test_a_kept_connection_may_be_idle_longer_than_a_request(impatient: Server) -> None:
-    """The deadline is a request's, not a connection's."""
-    with closing(http.client.HTTPConnection("127.0.0.1", impatient.port, timeout=10)) as connection:
-        for _ in range(2):
-            connection.request("GET", "/healthz/live")
-            assert connection.getresponse().read() == b'{"status":"live"}'
-            time.sleep(1.5 * PATIENCE_S)
-
-
-def test_a_read_may_wait_longer_than_a_request(impatient: Server) -> None:
-    """Its request has arrived."""
-    began, waited_s = time.monotonic(), 1.5 * PATIENCE_S
-    status, _ = request(impatient, "GET", f"/v1/streams/s/entries?after=$&wait={waited_s * 1_000:.0f}")
-    assert (status, time.monotonic() - began > 0.9 * waited_s) == (200, True)
-
-
-def test_a_reader_that_takes_nothing_is_cut(impatient: Server) -> None:
-    """Its answer does not stay in memory."""
-    line = b'{"a":"%b"}\n' % (b"x" * 100_000)
-    for _ in range(2):
-        headers = {"Content-Type": "application/x-ndjson"}
-        request(impatient, "POST", "/v1/streams/s/entries", line * 40, **headers)
-    with socket.socket() as peer:
-        peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
-        peer.settimeout(10)
-        peer.connect(("127.0.0.1", impatient.port))
-        peer.sendall(b"GET /v1/streams/s/entries HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        time.sleep(2.5 * PATIENCE_S)
-        taken = 0
-        try:
-            while piece := peer.recv(1 << 20):
-                taken += len(piece)
-        except ConnectionResetError:
-            pass
-    assert taken < 7_000_000
-
-
 @pytest.mark.parametrize(
     "sent",
     [
@@ -408,21 +328,6 @@ def test_what_can_be_read_in_two_ways_is_refused(server: Server, sent: bytes) ->
     """Smuggling needs two servers that read one request differently."""
     answer = raw(server, sent)
     assert_early_problem(server, answer, 400, "malformed_request")
-
-
-def test_without_a_host_or_with_two_nothing_is_served(server: Server) -> None:
-    """Httptools takes both; the gateway does not."""
-    for hosts in (b"", b"Host: localhost\r\nHost: localhost\r\n"):
-        answer = raw(server, b"GET / HTTP/1.1\r\n" + hosts + b"Connection: close\r\n\r\n")
-        assert answer.startswith(b"HTTP/1.1 400 ")
-
-
-def test_a_large_body_is_refused_before_it_is_sent(server: Server) -> None:
-    """By its Content-Length."""
-    head = b"POST /v1/commands HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000000\r\n\r\n"
-    answer = raw(server, head)
-    assert answer.startswith(b"HTTP/1.1 413 ")
-    assert b"connection: close" in answer.lower()
 
 
 def old_request(server: Server, line: bytes, body: bytes = b"") -> tuple[bytes, bytes]:

@@ -3,7 +3,6 @@
 Knows: one request for each setting, with and without it. Must never know: where a bound is looked at.
 """
 
-import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -32,7 +31,7 @@ async def gateway(**limits: Any) -> AsyncIterator[httpx.AsyncClient]:
     engine = Engine.open(None, clock=SystemClock())
     await engine.start()
     app = create_app(bounded(log_requests="none", **limits), SystemClock())
-    app.gateway.open(engine)
+    app.life.open(engine)
     async with calling(app) as http:
         yield http
     await engine.close()
@@ -243,7 +242,9 @@ async def test_how_long_a_read_may_wait_is_said_as_it_is_set(most: int, sentence
 
 
 def test_there_are_as_many_as_are_set(tmp_path: Path) -> None:
-    """As many are made; one more is refused, and one that is there is still used. Each has its own limit."""
+    """As many are made; one more is refused by the name of its setting, and one that is there is still used.
+    Each has its own limit. Trying again is no use, so there is no Retry-After.
+    """
     limits = {"groups_max": 2, "consumers_max": 3, "streams_max": 4}
     paths = ("/v1/streams/0/groups/{}", "/v1/streams/0/groups/0/consumers/{}", "/v1/streams/{}")
     options = [word for name, most in limits.items() for word in ("--set", f"{name}={most}")]
@@ -251,18 +252,19 @@ def test_there_are_as_many_as_are_set(tmp_path: Path) -> None:
         http.put("/v1/streams/0", json={})
         for (name, most), path in zip(limits.items(), paths, strict=True):
             body = {"start": "0"} if name == "groups_max" else {}
-            made = [http.put(path.format(number), json=body).is_success for number in range(most + 1)]
-            assert made == [True] * most + [False], name
+            *made, refused = [http.put(path.format(number), json=body) for number in range(most + 1)]
+            assert all(one.is_success for one in made), name
+            problem = refused.json()
+            assert (refused.status_code, problem["code"], problem["limit"]) == (422, "invalid", name)
+            assert (name in problem["detail"], problem["retryable"]) == (True, False)
+            assert "retry-after" not in refused.headers
             assert http.put(path.format(1), json=body).is_success
-
-
-async def test_as_many_reads_wait_as_are_set() -> None:
-    """One less and as many wait; one more is refused, and waits when one of them has ended."""
-    async with gateway(waiters_max=3) as http:
-        for waiting in (2, 3, 4):
-            asked = [http.get(f"{ENTRIES}?after=$&wait=30") for _ in range(waiting)]
-            statuses = sorted(answer.status_code for answer in await asyncio.gather(*asked))
-            assert statuses == [200] * min(waiting, 3) + [429] * (waiting - min(waiting, 3))
+        entry = {"fields": {"a": "1"}}
+        assert http.post("/v1/streams/t/entries", json=entry).json()["limit"] == "streams_max"
+        command = http.post("/v1/commands", json=["XADD", "t", "*", "a", "1"])
+        assert command.status_code == 400
+        assert command.json()["error"].startswith("ERR no room for another stream")
+        assert http.post("/v1/streams/1/entries", json=entry).status_code == 201
 
 
 async def test_a_query_that_one_gateway_took_is_refused_by_another_with_a_lower_bound() -> None:

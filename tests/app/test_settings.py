@@ -22,6 +22,7 @@ from app.settings import (
 )
 from engine import SystemClock
 from tests.bounds import BOUNDS, bounded
+from weir.durations import parse_bytes, parse_ms
 
 ROOT = Path(__file__).parents[2]
 
@@ -246,6 +247,37 @@ def test_history_is_named_by_an_url_and_its_token_needs_one() -> None:
     for right in ("http://archive:8090", "https://[::1]:8090/weir"):
         settings, _ = load({"history_url": right, "history_token_file": "/run/secrets/history"})
         assert settings.history_url == right
+
+
+@pytest.mark.parametrize("source", ["flag", "environment", "file"])
+@pytest.mark.parametrize(
+    ("name", "written", "value"),
+    [
+        *(("wait_ms_max", text, parse_ms(text)) for text in ("250ms", "5m", "1h", "0")),
+        ("wait_ms_max", "300000", 300_000),
+        ("request_s_max", "1500ms", parse_ms("1500ms") / 1_000),
+        *(("backend_timeout_ms", text, parse_ms(text)) for text in ("1m", "7s")),
+        *(("memory_bytes_max", text, parse_bytes(text)) for text in ("128MiB", "128mb", "1T", "9gb", "0")),
+        ("body_bytes_max", "64k", 64 << 10),
+    ],
+)
+def test_durations_and_sizes_have_the_units_of_the_command_line(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    source: str,
+    name: str,
+    written: str,
+    value: float,
+) -> None:
+    """Wherever they are set; a number is in the unit of the name."""
+    file = tmp_path / "weir.toml"
+    file.write_text(f'{name} = "{written}"' if source == "file" else "")
+    if source == "environment":
+        monkeypatch.setenv(f"WEIR_{name.upper()}", written)
+    settings, sources = load({name: written} if source == "flag" else {}, file)
+    assert (getattr(settings, name), sources[name]) == (value, source)
+    with pytest.raises(SettingsError, match=rf"{name} \(flag\): '5 x' is no (size|duration) such as"):
+        load({name: "5 x"})
 
 
 def test_what_is_printed_can_be_read_again(tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ async def test_ten_thousand_readers_cost_one_encoding(way: str, monkeypatch: pyt
     app = create_app(Settings(log_requests="none", durable_long_poll_s=55), SystemClock())
     engine = Engine.open(None, clock=SystemClock())
     await engine.start()
-    app.gateway.open(engine)
+    app.life.open(engine)
     for stream, kind in KINDS.items():
         await reply_to(engine, CreateDurable(stream=stream, media=kind))
     readers = [Reader(app, path, query) for _ in range(READERS)]

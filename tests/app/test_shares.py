@@ -105,7 +105,7 @@ async def test_one_token_waits_no_more_than_its_share(engine: Engine, tmp_path: 
         assert len(app.gateway.waits.each) == 0
         reads = await waiting(one, LONG_POLL, LONG_POLL)
         assert not any(read.done() for read in reads)
-        app.gateway.drain()
+        app.life.drain()
         await asyncio.gather(*reads)
     assert len(app.gateway.waits.each) == 0
 
@@ -117,7 +117,7 @@ async def test_a_refused_wait_holds_no_share(engine: Engine, tmp_path: Path) -> 
         reads = await waiting(http, LONG_POLL)
         assert (await http.get(LONG_POLL)).status_code == 429
         assert (await http.head("/v1/streams/s/tail")).status_code == 429
-        app.gateway.drain()
+        app.life.drain()
         await asyncio.gather(*reads)
     assert len(app.gateway.waits.each) == len(app.gateway.limits.connections) == 0
 

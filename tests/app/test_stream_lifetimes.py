@@ -1,17 +1,11 @@
 """The lifetime of a stream over REST: set with PUT and PATCH, shown, ended by null, over at its time."""
 
-from typing import Any
-
 import httpx
-import pytest
+
+from tests.app.conftest import call
 
 STREAM = "/v1/streams/s"
 LATE = "2099-12-31T12:00:00Z"
-
-
-async def call(http: httpx.AsyncClient, *words: str) -> Any:
-    """A reply of the command API."""
-    return (await http.post("/v1/commands", json=list(words))).json()["result"]
 
 
 async def test_a_lifetime_is_set_shown_and_ended(http: httpx.AsyncClient) -> None:
@@ -62,31 +56,3 @@ async def test_a_time_beyond_the_calendar_is_shown_as_its_last(http: httpx.Async
     for at_ms, shown in ((253_402_300_799_998, "998"), ((1 << 63) - 1, "999")):
         assert await call(http, "PEXPIREAT", "s", str(at_ms)) == 1
         assert (await http.get(STREAM)).json()["expires_at"] == f"9999-12-31T23:59:59.{shown}Z"
-
-
-@pytest.mark.parametrize(
-    ("given", "pointer"),
-    [
-        ({"expires_at": 5}, "/expires_at"),
-        ({"expires_at": "tomorrow"}, "/expires_at"),
-        ({"expires_in_ms": 0}, "/expires_in_ms"),
-        ({"expires_in_ms": "5"}, "/expires_in_ms"),
-        ({"expires_in_ms": 1 << 63}, "/expires_in_ms"),
-        ({"expires_at": LATE, "expires_in_ms": 5}, "/expires_in_ms"),
-        ({"expires_at": "1999-12-31T12:00:00Z"}, None),
-        ({"expires_at": "1969-12-31T12:00:00Z"}, None),
-    ],
-)
-async def test_what_is_no_lifetime_is_refused(
-    http: httpx.AsyncClient, given: dict[str, Any], pointer: str | None
-) -> None:
-    """422, and nothing was made."""
-    for method in ("PUT", "PATCH"):
-        answer = await http.request(method, STREAM, json=given)
-        if method == "PATCH" and pointer is None:
-            assert answer.status_code == 404
-            continue
-        assert (answer.status_code, answer.json()["code"]) == (422, "invalid")
-        if pointer is not None:
-            assert [one["pointer"] for one in answer.json()["errors"]] == [pointer]
-    assert (await http.get(STREAM)).status_code == 404

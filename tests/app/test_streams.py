@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from app.main import App
-from tests.app.conftest import store
+from tests.app.conftest import refusal
 from tests.bounds import bounded
 
 STREAM = "/v1/streams/s"
@@ -19,19 +19,8 @@ NO_LIMITS = {
 }
 
 
-@pytest.fixture
-async def five(http: httpx.AsyncClient) -> httpx.AsyncClient:
-    """A stream of 1-0 to 5-0."""
-    await store(http, "s", 5)
-    return http
-
-
 async def entry_ids(http: httpx.AsyncClient) -> list[str]:
     return [entry["id"] for entry in (await http.get(STREAM + "/entries")).json()["entries"]]
-
-
-async def refused(answer: httpx.Response) -> tuple[int, str]:
-    return answer.status_code, answer.json()["code"]
 
 
 # ---- the resource
@@ -43,28 +32,8 @@ async def test_a_stream_is_made_by_put(http: httpx.AsyncClient) -> None:
     assert answer.status_code == 201
     assert answer.headers["location"] == STREAM
     assert answer.headers["weir-durability"] == "os"
-    made = answer.json()
-    assert len(made.pop("generation")) == 16
-    assert made == {
-        "name": "s",
-        "type": "stream",
-        "length": 0,
-        "first_id": "0-0",
-        "last_id": "0-0",
-        "first_entry": None,
-        "last_entry": None,
-        "max_deleted_id": "0-0",
-        "removed_upto": "0-0",
-        "entries_added": 0,
-        "nodes": 0,
-        "groups": 0,
-        "retention": NO_LIMITS | {"max_len": 3},
-        "archived_up_to": "0-0",
-        "expires_at": None,
-        "memory_bytes": 0,
-        "schedules": 0,
-        "closed": False,
-    }
+    assert len(answer.json()["generation"]) == 16
+    assert answer.json()["retention"] == NO_LIMITS | {"max_len": 3}
     again = await http.put(STREAM, json={"retention": {"max_age_ms": 1000}})
     assert (again.status_code, again.json()["retention"]) == (200, NO_LIMITS | {"max_age_ms": 1000})
     assert "location" not in again.headers
@@ -101,20 +70,6 @@ async def test_acknowledged_is_a_pair_by_its_name(
     assert (named.status_code, named.json()["retention"]) == (201, expected)
 
 
-@pytest.mark.parametrize(
-    ("named", "pointer"),
-    [
-        ({"acknowledged": True, "keep_unacknowledged": False}, "/retention/keep_unacknowledged"),
-        ({"acknowledged": False}, "/retention/acknowledged"),
-    ],
-)
-async def test_acknowledged_excludes_its_contrary(
-    http: httpx.AsyncClient, named: dict[str, bool], pointer: str
-) -> None:
-    refused = await http.patch(STREAM, json={"retention": named})
-    assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (422, pointer)
-
-
 async def test_a_stream_shows_what_it_is(five: httpx.AsyncClient) -> None:
     """Edges, counts and its first and last entries, as they are stored."""
     await five.post(STREAM + "/groups", json={"name": "g", "start": "0"})
@@ -123,8 +78,8 @@ async def test_a_stream_shows_what_it_is(five: httpx.AsyncClient) -> None:
     assert (shown["length"], shown["entries_added"], shown["groups"], shown["nodes"]) == (4, 5, 1, 1)
     assert (shown["first_id"], shown["last_id"], shown["max_deleted_id"]) == ("2-0", "5-0", "1-0")
     assert shown["removed_upto"] == "1-0"
-    assert shown["first_entry"] == {"id": "2-0", "fields": {"n": "2"}}
-    assert shown["last_entry"] == {"id": "5-0", "fields": {"n": "5"}}
+    assert shown["first_entry"] == {"id": "2-0", "fields": {"n": "2", "m": "x"}}
+    assert shown["last_entry"] == {"id": "5-0", "fields": {"n": "5", "m": "x"}}
     assert shown["memory_bytes"] > 0
 
 
@@ -162,7 +117,7 @@ async def test_a_deleted_stream_is_gone(five: httpx.AsyncClient) -> None:
     answer = await five.delete(STREAM)
     assert (answer.status_code, answer.content) == (204, b"")
     assert answer.headers["weir-durability"] == "os"
-    assert await refused(await five.delete(STREAM)) == (404, "no_stream")
+    assert refusal(await five.delete(STREAM)) == (404, "no_stream")
     assert (await five.put(STREAM)).json()["generation"] != before
 
 
@@ -171,87 +126,10 @@ async def test_durability_can_be_asked_for(http: httpx.AsyncClient) -> None:
     answer = await http.put(STREAM, headers={"prefer": "durability=fsync"})
     assert answer.headers["weir-durability"] == "fsync"
     assert answer.headers["preference-applied"] == "durability=fsync"
-    assert await refused(await http.put(STREAM, headers={"prefer": "durability=replicated:2"})) == (
+    assert refusal(await http.put(STREAM, headers={"prefer": "durability=replicated:2"})) == (
         422,
         "invalid",
     )
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "body"),
-    [
-        ("GET", "", None),
-        ("PATCH", "", {}),
-        ("DELETE", "", None),
-        ("POST", "/last-id", {"last_id": "1-0"}),
-        ("POST", "/trim", {"maxlen": 1}),
-        ("POST", "/entries/delete", {"ids": ["1-0"]}),
-        ("DELETE", "/entries/1-0", None),
-    ],
-)
-async def test_what_is_not_there_cannot_be_changed(
-    http: httpx.AsyncClient, method: str, path: str, body: Any
-) -> None:
-    """404 no_stream, and nothing is made by it."""
-    answer = await http.request(method, STREAM + path, json=body)
-    assert await refused(answer) == (404, "no_stream")
-    assert (await http.get("/v1/streams")).json()["streams"] == []
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "body", "pointer"),
-    [
-        ("PUT", "", {"retention": None}, "/retention"),
-        ("PUT", "", {"retention": 3}, "/retention"),
-        ("PUT", "", {"retention": {"max_len": -1}}, "/retention/max_len"),
-        ("PUT", "", {"retention": {"max_len": 1.5}}, "/retention/max_len"),
-        ("PUT", "", {"retention": {"max_len": "3"}}, "/retention/max_len"),
-        ("PUT", "", {"retention": {"max_len": 1 << 53}}, "/retention/max_len"),
-        ("PUT", "", {"retention": {"keep_unarchived": None}}, "/retention/keep_unarchived"),
-        ("PUT", "", {"retention": {"max_size": 1}}, "/retention/max_size"),
-        ("PUT", "", {"archived_up_to": "1-0"}, "/archived_up_to"),
-        ("PUT", "", [], ""),
-        ("PATCH", "", {"archived_up_to": 5}, "/archived_up_to"),
-        ("PATCH", "", {"length": 5}, "/length"),
-        ("POST", "/last-id", {}, "/last_id"),
-        ("POST", "/last-id", {"last_id": "5-0", "entries_added": -1}, "/entries_added"),
-        ("POST", "/trim", {}, ""),
-        ("POST", "/trim", {"maxlen": 1, "minid": "1"}, "/minid"),
-        ("POST", "/trim", {"maxlen": None}, ""),
-        ("POST", "/trim", {"maxlen": -1}, "/maxlen"),
-        ("POST", "/trim", {"maxlen": 1, "limit": 5}, "/limit"),
-        ("POST", "/trim", {"maxlen": 1, "approx": "yes"}, "/approx"),
-        ("POST", "/trim", {"maxlen": 1, "refs": "all"}, "/refs"),
-        ("POST", "/entries/delete", {}, "/ids"),
-        ("POST", "/entries/delete", {"ids": []}, "/ids"),
-        ("POST", "/entries/delete", {"ids": "1-0"}, "/ids"),
-        ("POST", "/entries/delete", {"ids": ["1-0", 2]}, "/ids/1"),
-    ],
-)
-async def test_impossible_wishes_are_named(
-    five: httpx.AsyncClient, method: str, path: str, body: Any, pointer: str
-) -> None:
-    """422 with the place, and nothing is changed."""
-    before = (await five.get(STREAM)).json()
-    answer = await five.request(method, STREAM + path, json=body)
-    assert await refused(answer) == (422, "invalid")
-    assert [place["pointer"] for place in answer.json()["errors"]] == [pointer]
-    assert (await five.get(STREAM)).json() == before
-
-
-@pytest.mark.parametrize(
-    ("path", "status", "code"),
-    [
-        ("?count=3", 422, "invalid"),
-        ("?full=true&count=1001", 422, "invalid"),
-        ("?ful=true", 400, "unknown_parameter"),
-    ],
-)
-async def test_a_stream_is_asked_for_properly(
-    five: httpx.AsyncClient, path: str, status: int, code: str
-) -> None:
-    """Unknown parameters are 400, impossible values 422."""
-    assert await refused(await five.get(STREAM + path)) == (status, code)
 
 
 async def test_the_last_id_can_be_set(five: httpx.AsyncClient) -> None:
@@ -260,8 +138,8 @@ async def test_the_last_id_can_be_set(five: httpx.AsyncClient) -> None:
     assert answer.status_code == 200
     assert (answer.json()["last_id"], answer.json()["entries_added"]) == ("9-0", 20)
     answer = await five.post(STREAM + "/last-id", json={"last_id": "4-0"})
-    assert await refused(answer) == (409, "last_id_too_small")
-    assert await refused(await five.post(STREAM + "/last-id", json={"last_id": "x"})) == (400, "malformed_id")
+    assert refusal(answer) == (409, "last_id_too_small")
+    assert refusal(await five.post(STREAM + "/last-id", json={"last_id": "x"})) == (400, "malformed_id")
 
 
 # ---- lists
@@ -294,12 +172,6 @@ async def test_a_list_is_cut_where_it_gets_too_large(app: App, http: httpx.Async
     assert ([stream["name"] for stream in page["streams"]], page["next"]) == (["s0"], "s0")
     page = (await http.get("/v1/streams?after=s2")).json()
     assert ([stream["name"] for stream in page["streams"]], page["next"]) == (["s3"], None)
-
-
-@pytest.mark.parametrize("query", ["limit=0", "limit=1001", "limit=x"])
-async def test_a_page_has_a_sane_size(http: httpx.AsyncClient, query: str) -> None:
-    """1 to 1000."""
-    assert await refused(await http.get(f"/v1/streams?{query}")) == (422, "invalid")
 
 
 # ---- trimming
@@ -346,7 +218,7 @@ async def test_a_guarded_trim_passes_no_group(five: httpx.AsyncClient) -> None:
     """409 with where the group is, and nothing is removed."""
     await five.post(STREAM + "/groups", json={"name": "g", "start": "2-0"})
     answer = await five.post(STREAM + "/trim", json={"maxlen": 2, "guard": True})
-    assert await refused(answer) == (409, "trim_guarded")
+    assert refusal(answer) == (409, "trim_guarded")
     assert answer.json()["needed_from"] == "2-1"
     assert len(await entry_ids(five)) == 5
     answer = await five.post(STREAM + "/trim", json={"minid": "3-0", "guard": True})
@@ -370,15 +242,15 @@ async def test_one_entry_is_deleted(five: httpx.AsyncClient) -> None:
     """204, then 404 no_entry."""
     answer = await five.delete(STREAM + "/entries/2-0")
     assert (answer.status_code, answer.content, answer.headers["weir-durability"]) == (204, b"", "os")
-    assert await refused(await five.delete(STREAM + "/entries/2-0")) == (404, "no_entry")
-    assert await refused(await five.delete(STREAM + "/entries/x")) == (400, "malformed_id")
+    assert refusal(await five.delete(STREAM + "/entries/2-0")) == (404, "no_entry")
+    assert refusal(await five.delete(STREAM + "/entries/x")) == (400, "malformed_id")
     assert await entry_ids(five) == ["1-0", "3-0", "4-0", "5-0"]
 
 
 async def test_an_entry_that_is_needed_can_be_kept(five: httpx.AsyncClient) -> None:
     """With refs=acked: 409 for one entry, `kept` for several."""
     await five.post(STREAM + "/groups", json={"name": "g", "start": "3-0"})
-    assert await refused(await five.delete(STREAM + "/entries/4-0?refs=acked")) == (409, "trim_guarded")
+    assert refusal(await five.delete(STREAM + "/entries/4-0?refs=acked")) == (409, "trim_guarded")
     answer = await five.post(STREAM + "/entries/delete", json={"ids": ["5-0", "1-0"], "refs": "acked"})
     assert answer.json() == {"deleted": 1, "results": {"5-0": "kept", "1-0": "deleted"}}
     assert (await five.delete(STREAM + "/entries/4-0?refs=delete")).status_code == 204
@@ -391,11 +263,3 @@ async def test_deleting_tells_what_became_of_each(five: httpx.AsyncClient) -> No
     assert answer.json() == {"deleted": 2, "results": {"5-0": "deleted", "7-0": "absent", "1-0": "deleted"}}
     minimal = await five.post(STREAM + "/entries/delete", json=body, headers={"prefer": "return=minimal"})
     assert minimal.json() == {"deleted": 0}
-
-
-async def test_one_malformed_id_deletes_nothing(five: httpx.AsyncClient) -> None:
-    """400 with its place."""
-    answer = await five.post(STREAM + "/entries/delete", json={"ids": ["1-0", "2-x"]})
-    assert await refused(answer) == (400, "malformed_id")
-    assert answer.json()["errors"][0]["pointer"] == "/ids/1"
-    assert len(await entry_ids(five)) == 5

@@ -49,6 +49,8 @@ UPGRADE: Final = (
     b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
 )
 _PATIENCE_S: Final = 10.0
+# What closes the socket of one: the code 4004, and the reason.
+SLOW: Final = b"\x0f\xa4slow reader"
 _SMALL_BYTES: Final = 64 << 10
 
 
@@ -87,6 +89,12 @@ class ScriptedConnection:
         self._read()
         return not self.is_over
 
+    async def take(self, size: int) -> None:
+        """Take no more than that."""
+        with suppress(BlockingIOError):
+            self.received += self._client.recv(size)
+        await settle()
+
     async def until(self, holds: Callable[[], bool]) -> None:
         """Take what comes until this holds."""
 
@@ -118,7 +126,7 @@ class TimedWorld:
         self.clock = clock
         self.engine = engine
         self.app = create_app(SETTINGS, clock)
-        self.app.gateway.open(engine)
+        self.app.life.open(engine)
         self.server = (asgi_server if asgi else http_server)(SETTINGS, self.app)
         self.state: Any = self.server.service
         self.sockets: list[socket.socket] = []
@@ -242,12 +250,23 @@ async def test_a_request_that_was_answered_early_is_answered_once(
 # ---- an idle connection
 
 
-async def test_an_idle_connection_is_closed_at_its_time(world: TimedWorld) -> None:
+_READ: Final = ENTRIES + b"\r\n"
+_ENTRY: Final = PUBLISH + b'{"fields":{"a":"1"}}'
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [(_READ, _READ), (_ENTRY, _ENTRY), (_READ, ENTRIES + b"X-Other: 1\r\n\r\n")],
+    ids=["a read", "what joins others", "two in turn"],
+)
+async def test_an_idle_connection_is_closed_at_its_time(
+    world: TimedWorld, asked: tuple[bytes, bytes]
+) -> None:
     """Each answer begins it anew, also where the timer of an earlier one runs."""
     line = await world.connect()
     # The parser takes a connection's first request, and has a timer of its own.
-    for number in (1, 2, 3, 4):
-        await line.send(ENTRIES + b"\r\n")
+    for number in range(1, 7):
+        await line.send(asked[number % 2])
         await line.until(lambda number=number: line.received.count(b"HTTP/1.1 ") == number)  # type: ignore[misc]
         await world.pass_ms(4_999)
         assert await line.stays()
@@ -298,36 +317,62 @@ async def test_a_connection_whose_answer_waits_for_the_disk_is_not_idle() -> Non
         await line.until(lambda: line.received.count(b"HTTP/1.1 201 ") == 3)
 
 
-async def test_the_time_of_an_idle_connection_begins_anew_whichever_way_a_request_goes(
-    world: TimedWorld,
-) -> None:
-    """Each way has a timer of its own, and takes the other's into account."""
-    line = await world.connect()
-    ways = (ENTRIES + b"\r\n", ENTRIES + b"X-Other: 1\r\n\r\n")
-    for number in range(1, 7):
-        await line.send(ways[number % 2])
-        await line.until(lambda number=number: line.received.count(b"HTTP/1.1 ") == number)  # type: ignore[misc]
-        await world.pass_ms(4_999)
-        assert await line.stays()
-    await world.pass_ms(1)
-    await line.ends()
-
-
 # ---- readers that take nothing
 
 
+LONG: Final = {
+    "page": ENTRIES.replace(b"entries", b"entries?count=15") + b"Connection: close\r\n\r\n",
+    "export": ENTRIES.replace(b"entries", b"export") + b"\r\n",
+    "events": ENTRIES.replace(b"entries", b"tail?after=0") + b"Accept: text/event-stream\r\n\r\n",
+}
+
+
+# What stands at its end, where that is not the end of the connection.
+_LAST: Final = {
+    "page": b'"more":',
+    "export": b"\r\n0\r\n\r\n",
+    "events": b"caught_up",
+    "socket": b"caught_up",
+}
+
+
+async def whole(line: ScriptedConnection, kind: str) -> None:
+    """Take all of it."""
+    await line.until(lambda: _LAST[kind] in line.received[-200:])
+    assert len(line.received) > 15 << 19
+
+
+@pytest.mark.parametrize("kind", LONG)
 @pytest.mark.parametrize(("stalled_ms", "is_whole"), [(2_980, True), (3_500, False), (3_520, False)])
 async def test_a_reader_of_a_long_answer_is_cut_at_its_time(
-    world: TimedWorld, stalled_ms: int, *, is_whole: bool
+    world: TimedWorld, stalled_ms: int, kind: str, *, is_whole: bool
 ) -> None:
     """To a tenth, from when it last took something. What it takes before counts: it gets the whole answer."""
     await world.fill(8 << 20)
     line = await world.connect()
-    await line.send(ENTRIES.replace(b"entries", b"entries?count=15") + b"Connection: close\r\n\r\n")
+    await line.send(LONG[kind])
     await world.stall_ms(stalled_ms)
-    received = await line.ends()
-    assert len(received) > 0
-    assert (len(received) > 15 << 19) == is_whole
+    if is_whole:
+        await whole(line, kind)
+    else:
+        assert 0 < len(await line.ends()) < 15 << 19
+
+
+@pytest.mark.parametrize("kind", [*LONG, "socket"])
+async def test_a_reader_that_takes_little_is_served_on(world: TimedWorld, kind: str) -> None:
+    """Three times as long as it may stall, and then to its end."""
+    await world.fill(8 << 20)
+    if kind == "socket":
+        line = await conversing(world)
+        await line.send(frame({"op": "subscribe", "sub": "f", "streams": {"s": "0"}, "batch_max": 2}))
+    else:
+        line = await world.connect()
+        await line.send(LONG[kind])
+    for _ in range(9):
+        await world.stall_ms(1_000)
+        await line.take(_SMALL_BYTES)
+    assert len(line.received) < 15 << 19
+    await whole(line, kind)
 
 
 async def test_a_reader_that_goes_on_has_the_whole_time_again(world: TimedWorld) -> None:
@@ -352,12 +397,12 @@ async def test_a_socket_that_takes_nothing_is_closed_at_its_time(
     await line.send(frame({"op": "subscribe", "sub": "f", "streams": {"s": "0"}}))
     await world.stall_ms(stalled_ms)
     if is_closed:
-        await line.until(lambda: b"slow reader" in line.received[-200:])
+        await line.until(lambda: SLOW in line.received[-200:])
     else:
         await line.until(lambda: b'"caught_up"' in line.received[-200:])
         await world.stall_ms(3_520)
         assert await line.stays()
-        assert b"slow reader" not in line.received[-200:]
+        assert SLOW not in line.received[-200:]
 
 
 async def test_a_socket_is_cut_no_later_than_any() -> None:

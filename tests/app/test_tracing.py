@@ -171,7 +171,7 @@ async def both(engine: Engine, collector: Collector, request: pytest.FixtureRequ
     """A gateway in this process, with a tracer or without."""
     settings = Settings(log_requests="none", tracing=request.param)
     app = await asyncio.to_thread(create_app, settings, SystemClock())
-    app.gateway.open(engine)
+    app.life.open(engine)
     async with calling(app) as http:
         yield http
     if app.gateway.reports.tracer is not None:

@@ -3,25 +3,17 @@
 import http.client
 import json
 import re
-from collections.abc import AsyncIterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from app.http.client_address import TrustedProxies
-from app.main import App, create_app
-from app.settings import Settings, SettingsError, load
-from engine import Engine
-from tests.app.conftest import calling
-from tests.engine.clocks import HandClock
+from app.settings import SettingsError, load
 from tests.server import Server
 
 PROXIES = TrustedProxies(("10.0.0.0/8", "192.0.2.7", "fd00::/8"))
 PROXY = ("10.0.0.1", 4_711)
-# Two requests, and then none while the clock stands still.
-TWO: dict[str, Any] = {"rate_requests": "1/s burst 2"}
 
 
 @pytest.mark.parametrize(
@@ -81,33 +73,6 @@ def test_a_peer_of_ipv4_on_a_listener_of_ipv6_is_the_same_peer() -> None:
 def test_what_is_no_network_is_refused_at_the_start(text: str) -> None:
     with pytest.raises(SettingsError, match="trusted_proxies"):
         load({"trusted_proxies": text})
-
-
-@pytest.fixture
-async def app() -> AsyncIterator[App]:
-    """Behind a proxy at 10.0.0.1, with two requests for each client."""
-    settings = Settings(log_requests="none", trusted_proxies=("10.0.0.1",), **TWO)
-    app = create_app(settings, HandClock())
-    engine = Engine.open(None, clock=HandClock())
-    await engine.start()
-    app.gateway.open(engine)
-    yield app
-    await engine.close()
-
-
-async def statuses(app: App, peer: str, forwarded: list[str]) -> list[int]:
-    async with calling(app, peer) as http:
-        path = "/v1/streams"
-        return [(await http.get(path, headers={"x-forwarded-for": one})).status_code for one in forwarded]
-
-
-async def test_clients_behind_a_proxy_have_limits_of_their_own(app: App) -> None:
-    """And a client that invents addresses keeps one limit."""
-    invented = [f"198.51.100.{number}, 203.0.113.5" for number in range(3)]
-    assert await statuses(app, "10.0.0.1", invented) == [200, 200, 429]
-    assert await statuses(app, "10.0.0.1", ["203.0.113.6"]) == [200]
-    direct = [f"198.51.100.{number}" for number in range(3)]
-    assert await statuses(app, "10.0.0.2", direct) == [200, 200, 429]
 
 
 def test_a_head_that_was_seen_has_the_same_client(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ async def test_a_transaction_that_reads_as_much_as_it_may(name: str, engine: Eng
     for _ in range(10 if value_bytes == SMALL else 1):
         await reply_to(engine, XAdd(stream="s", bodies=[body] * 10_000))
     app = create_app(SETTINGS, SystemClock())
-    app.gateway.open(engine)
+    app.life.open(engine)
     scope = {
         "type": "http",
         "http_version": "1.1",
@@ -134,7 +134,7 @@ async def test_a_pipeline_of_long_commands(door: str, name: str, engine: Engine,
     rows, path = PIPELINES[name], tmp_path / "socket"
     settings = Settings(log_requests="none", resp_listen=(f"unix:{path}",))
     app = create_app(settings, SystemClock())
-    app.gateway.open(engine)
+    app.life.open(engine)
     await crowded(engine)
     server = RespServer(app.gateway)
     await server.start()
@@ -204,7 +204,7 @@ MOST: Final[dict[str, tuple[str, Callable[[list[str]], object]]]] = {
 async def test_a_request_with_as_many_ids_as_it_may_name(name: str, engine: Engine) -> None:
     path, body = MOST[name]
     app = create_app(SETTINGS, SystemClock())
-    app.gateway.open(engine)
+    app.life.open(engine)
     async with calling(app) as http:
 
         async def ask(content: bytes) -> None:
@@ -221,7 +221,7 @@ async def test_a_request_with_as_many_ids_as_it_may_name(name: str, engine: Engi
 async def test_a_publication_into_as_many_streams_as_it_may_name(engine: Engine) -> None:
     """New ones: to read it, to store it and to answer it are turns of their own."""
     app, made = create_app(SETTINGS, SystemClock()), 0
-    app.gateway.open(engine)
+    app.life.open(engine)
     async with calling(app) as http:
 
         async def publish(content: bytes) -> None:

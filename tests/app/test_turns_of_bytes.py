@@ -96,7 +96,7 @@ async def listening(directory: Path, work: Work) -> AsyncIterator[int]:
     app = App(Gateway(settings, work, policy_of(settings, work)))
     engine = Engine.open(None, clock=work)
     await engine.start()
-    app.gateway.open(engine)
+    app.life.open(engine)
     http, resp = http_server(settings, app), await RespServer(app.gateway).start()
     server = await asyncio.get_running_loop().create_server(http.connect, "127.0.0.1")
     try:

@@ -152,5 +152,5 @@ async def test_there_is_one_backup_at_a_time() -> None:
 def _gateway(backup_dir: str, clock: Clock | None = None) -> httpx.ASGITransport:
     settings = Settings(log_requests="none", data=Path("/nowhere/data"), backup_dir=backup_dir)
     app = create_app(settings, clock or SystemClock())
-    app.gateway.open(Engine.open(None, clock=SystemClock()))
+    app.life.open(Engine.open(None, clock=SystemClock()))
     return httpx.ASGITransport(app)

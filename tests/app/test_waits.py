@@ -53,29 +53,6 @@ class WaitingClient:
         await self.request
 
 
-async def test_a_client_that_leaves_receives_nothing(app: App, http: httpx.AsyncClient) -> None:
-    """No waiter stays behind, and what comes later is delivered to the next reader."""
-    await http.post("/v1/streams/s/groups", json={"name": "g", "mkstream": True})
-    client = WaitingClient(app, "POST", READ, body=b'{"wait":5000}')
-    await client.waits(app)
-    await client.leave()
-    assert app.gateway.engine.figures().waiting == 0
-    assert client.sent == []
-    await http.post("/v1/streams/s/entries", json={"id": "1-0", "fields": {"a": "1"}})
-    pending = await http.post("/v1/commands", json=["XPENDING", "s", "g"])
-    assert pending.json() == {"result": [0, None, None, None]}
-    answer = await http.post(READ.replace("/c/", "/d/"), json={})
-    assert [entry["id"] for entry in answer.json()["entries"]] == ["1-0"]
-
-
-async def test_a_command_that_blocks_ends_with_its_connection(app: App) -> None:
-    """BLOCK at the command API is a long-poll like any other."""
-    client = WaitingClient(app, "POST", "/v1/commands", body=b'["XREAD","BLOCK","0","STREAMS","s","$"]')
-    await client.waits(app)
-    await client.leave()
-    assert app.gateway.engine.figures().waiting == 0
-
-
 @pytest.mark.holding
 async def test_a_waiting_read_that_finds_no_memory_takes_nothing(app: App, http: httpx.AsyncClient) -> None:
     """It was not known before how long its answer is: what the group has given goes back."""
@@ -107,6 +84,7 @@ async def test_too_many_waiting_reads_are_429(app: App, http: httpx.AsyncClient)
     path, query = "/v1/streams/s/entries", b"after=$&wait=5000"
     clients = [WaitingClient(app, "GET", path, query) for _ in range(3)]
     await clients[0].waits(app, 3)
+    assert not any(client.sent for client in clients)
     answer = await http.get(f"{path}?{query.decode()}")
     assert (answer.status_code, answer.json()["code"]) == (429, "too_many_waiters")
     assert answer.headers["retry-after"] == "1"
@@ -146,14 +124,27 @@ async def test_where_too_many_wait_a_read_gets_what_is_there(
         await client.leave()
 
 
-async def test_draining_ends_waits_and_refuses_new_work(app: App, http: httpx.AsyncClient) -> None:
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (("GET", "/v1/streams/s/entries", b"after=$&wait=5000"), b'"code":"draining"'),
+        (("POST", READ, b"", b'{"wait":5000}'), b'"code":"draining"'),
+        (("POST", "/v1/commands", b"", b'["XREAD","BLOCK","0","STREAMS","s","$"]'), b'"error":"ERR'),
+    ],
+    ids=["of a stream", "of a group", "of a command"],
+)
+async def test_draining_ends_waits_and_refuses_new_work(
+    app: App, http: httpx.AsyncClient, asked: tuple[Any, ...], said: bytes
+) -> None:
     """503 with Retry-After for both; the connection is closed; health still answers."""
-    client = WaitingClient(app, "GET", "/v1/streams/s/entries", b"after=$&wait=5000")
+    await http.post("/v1/streams/s/groups", json={"name": "g", "mkstream": True})
+    client = WaitingClient(app, *asked)
     await client.waits(app)
-    app.gateway.drain()
+    app.life.drain()
     await client.request
     assert client.sent[0]["status"] == 503
-    assert (b"retry-after", b"1") in client.sent[0]["headers"]
+    assert {(b"retry-after", b"1"), (b"connection", b"close")} <= {*client.sent[0]["headers"]}
+    assert said in client.sent[1]["body"]
     answer = await http.post("/v1/streams/s/entries", json={"fields": {"a": "1"}})
     assert (answer.status_code, answer.json()["code"]) == (503, "draining")
     assert answer.headers["connection"] == "close"
@@ -168,20 +159,10 @@ async def test_draining_lets_what_was_served_be_answered(app: App, http: httpx.A
     client = WaitingClient(app, "POST", READ, body=b'{"wait":5000}')
     await client.waits(app)
     await http.post("/v1/streams/s/entries", json={"id": "1-0", "fields": {"a": "1"}})
-    app.gateway.drain()
+    app.life.drain()
     await client.request
     assert client.sent[0]["status"] == 200
     assert b'"1-0"' in client.sent[1]["body"]
-
-
-async def test_a_command_that_waits_is_refused_as_all_work_is_when_draining(app: App) -> None:
-    """503 as a problem, with the text for Redis's clients beside."""
-    client = WaitingClient(app, "POST", "/v1/commands", body=b'["XREAD","BLOCK","0","STREAMS","s","$"]')
-    await client.waits(app)
-    app.gateway.drain()
-    await client.request
-    assert client.sent[0]["status"] == 503
-    assert b'"error":"ERR' in client.sent[1]["body"]
 
 
 async def test_before_recovery_there_is_only_health(closed_app: App) -> None:

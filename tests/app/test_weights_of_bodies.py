@@ -49,7 +49,7 @@ LONGEST_S: Final = 2 * TURN_S_MAX
 LATE_S: Final = 60.0
 # A shape stands here in a body.
 HERE: Final = "@"
-NAMES: Final = {"group": "g", "consumer": "c", "id": "1-0", "schedule": "n", "token": "t"}
+NAMES: Final = {"group": "g", "consumer": "c", "id": "1-0", "schedule": "n", "token": "t", "hook": "h"}
 
 
 class Row(NamedTuple):
@@ -90,6 +90,7 @@ ROWS: Final[Mapping[str, Row]] = {
         places=('{"reason":"x","entries":[{"fields":{"a":@}}]}',), batch='{"reason":"x","entries":@}'
     ),
     "putSchedule": Row(places=('{"in_ms":@,"fields":{"a":"1"}}', '{"in_ms":1000,"fields":{"a":@}}')),
+    "updateSchedule": PLAIN,
     "deleteSchedule": PLAIN,
     "fireSchedule": PLAIN,
     "readStreams": PLAIN,
@@ -121,6 +122,7 @@ ROWS: Final[Mapping[str, Row]] = {
     "createDurable": Row(places=("[@]", '[{"a":@},1]'), batch="@"),
     "appendDurable": Row(places=("[@]", '[{"a":@},1]'), batch="@"),
     "deleteDurable": PLAIN,
+    "receiveHook": Row("application/octet-stream"),
 }
 PUBLISH_FRAME: Final = Row(batch='{"op":"publish","stream":"s","ref":1,"entries":@}')
 OPERATIONS: Final = {

@@ -125,7 +125,7 @@ async def _serve(client: socket.socket, data: Path) -> None:
     app = create_app(SETTINGS, SystemClock())
     engine = WeighedEngine.open(data, clock=SystemClock(), fsync="no")
     await engine.start()
-    app.gateway.open(engine)
+    app.life.open(engine)
     server = await loop.create_server(http_server(SETTINGS, app).connect, "127.0.0.1")
 
     async def say(said: object) -> None:

@@ -226,7 +226,7 @@ async def test_pending_entries_are_managed(page: Page, gateway: ConsoleGateway) 
     await gateway.call("POST", "work/groups/team/consumers/anna/read", {"count": 5})
     await opened(page, gateway, "work", "groups/team")
     group = page.get_by_role("row", name=re.compile("^team"))
-    await expect(group).to_have_text(re.compile(r"team\s*3\s*5\s*1"))
+    await expect(group).to_have_text(re.compile(r"team\s*running\s*3\s*5\s*1"))
     pending = page.get_by_role("region", name="Pending entries")
     await expect(pending.get_by_role("row")).to_have_count(6)
 
@@ -314,7 +314,7 @@ async def test_a_policy_is_set_and_an_entry_moved_to_dead_letters(
 
     await page.get_by_role("button", name="Policy…").press("Enter")
     await expect(page.get_by_label("Dead-letter stream")).to_be_focused()
-    for text in ("policy-dead", "3", "60", "1800.5", "3600"):
+    for text in ("policy-dead", "3", "60s", "1800500ms", "1h", "", ""):
         await page.keyboard.type(text)
         await page.keyboard.press("Tab")
     await page.keyboard.press("Tab")
@@ -343,13 +343,14 @@ async def test_a_policy_is_set_and_an_entry_moved_to_dead_letters(
     assert "no such town" in str(letter)
 
     await page.get_by_role("button", name="Policy…").click()
-    await expect(page.get_by_label("Maximum deliveries")).to_have_value("3")
+    for label, value in (("Maximum deliveries", "3"), ("Consumer timeout", "1800500ms")):
+        await expect(page.get_by_label(label)).to_have_value(value)
     await page.get_by_label("Dead-letter stream").fill("")
-    await page.get_by_label("Acknowledgement timeout in seconds").fill("")
+    await page.get_by_label("Acknowledgement timeout").fill("")
     await page.get_by_role("button", name="Set policy").click()
     await expect(detail).to_contain_text("No dead-letter stream.")
     await page.get_by_role("button", name="Limits…").click()
-    await page.get_by_label("Maximum age in seconds").fill("3600")
+    await page.get_by_label("Maximum age").fill("1h")
     await page.get_by_role("button", name="Set limits").click()
     await expect(page.locator(".figures")).to_contain_text("keeps at most 1 h")
 
@@ -378,7 +379,7 @@ async def test_streams_and_groups_are_created_trimmed_and_deleted(
     await expect(rows(page, "green")).to_be_visible()
 
     await page.get_by_role("button", name="Trim…").click()
-    await page.get_by_label("Number, ID or age in seconds").fill("1")
+    await page.get_by_label("Number, ID or age").fill("1")
     await expect(page.get_by_text("This removes 2 entries.")).to_be_visible()
     await page.get_by_role("button", name="Trim", exact=True).click()
     await expect(page.locator(".toast").last).to_contain_text("Removed 2 entries")
@@ -404,6 +405,35 @@ async def test_streams_and_groups_are_created_trimmed_and_deleted(
     await page.get_by_label("Type made here to confirm").fill("made here")
     await delete.click()
     await expect(page.get_by_text("This stream does not exist.")).to_be_visible()
+
+
+async def test_a_group_is_made_with_its_policy_and_says_why_nothing_comes(
+    page: Page, gateway: ConsoleGateway
+) -> None:
+    """What is to be done is said by the console's buttons, and its state is a word beside it."""
+    await gateway.publish("asked", {"n": "1"})
+    await opened(page, gateway, "asked", "groups")
+    await page.get_by_role("button", name="New group").click()
+    for label, text in (("Name", "team"), ("Acknowledgement timeout", "5m"), ("Maximum age", "60")):
+        await page.get_by_label(label, exact=True).fill(text)
+    await page.get_by_label("Start with").select_option("the oldest entry")
+    await page.get_by_role("button", name="Create group").click()
+    await expect(page.get_by_role("alert")).to_contain_text("60 is no duration such as")
+    await page.get_by_label("Maximum age", exact=True).fill("7d")
+    await page.get_by_role("button", name="Create group").click()
+    detail = page.get_by_role("region", name="Group", exact=True)
+    await expect(detail).to_contain_text("not acknowledged within 5 min goes to another consumer.")
+    row = page.get_by_role("table", name="Groups").get_by_role("row", name=re.compile("^team"))
+    await expect(row).to_contain_text("no consumers")
+    await detail.get_by_role("button", name="Pause", exact=True).click()
+    await expect(row).to_contain_text("paused")
+    await detail.get_by_role("button", name="Why?").click()
+    reasons = page.get_by_role("dialog").get_by_role("listitem")
+    await expect(reasons.first).to_contain_text("the group is paused")
+    await expect(reasons.first).to_contain_text("resume it: Resume")
+    await page.keyboard.press("Escape")
+    await detail.get_by_role("button", name="Resume").click()
+    await expect(row).to_contain_text("no consumers")
 
 
 async def test_charts_show_rate_lag_and_latency(page: Page, gateway: ConsoleGateway) -> None:

@@ -4,14 +4,14 @@ Knows: the requests that a page can make a browser send. Must never know: how th
 """
 
 import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import HTTPServer
 
 import pytest
 from playwright.async_api import Browser
 
 from tests.console.conftest import ConsoleGateway
+from tests.serving import QuietHandler, serving
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -63,29 +63,21 @@ async ([gateway, entries, group]) => {
 """
 
 
-class ForeignPage(BaseHTTPRequestHandler):
+class ForeignPage(QuietHandler):
     """An empty page."""
 
-    def do_GET(self) -> None:
+    def respond(self) -> None:
         self.send_response(200)
         self.send_header("Content-Type", "text/html")
         self.end_headers()
         self.wfile.write(b"<!doctype html><title>elsewhere</title><body>")
 
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
-
 
 @pytest.fixture
 def elsewhere() -> Iterator[int]:
     """The port of another server on this machine."""
-    server = HTTPServer(("127.0.0.1", 0), ForeignPage)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield server.server_port
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with serving(HTTPServer(("127.0.0.1", 0), ForeignPage)) as server:
+        yield server.server_port
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1"], ids=["cross-site", "same-site"])

@@ -288,16 +288,16 @@ async def test_bytes_are_published_again_as_bytes(page: Page, gateway: ConsoleGa
     assert encodings == ["base64", "base64", None]
 
 
-async def test_ages_are_in_seconds(page: Page, gateway: ConsoleGateway) -> None:
+async def test_ages_have_units(page: Page, gateway: ConsoleGateway) -> None:
     """A trim by age keeps younger entries, and removes none before the reader submits."""
     minutes_ago = round(time.time() * 1000) - 600_000
     await gateway.call("POST", "aged/entries", {"id": f"{minutes_ago}-0", "fields": {"n": "1"}})
     await opened(page, gateway, "aged")
     await page.get_by_role("button", name="Trim…").click()
     await page.get_by_label("Keep").select_option("older")
-    for seconds, count in (("100000", "0 entries"), ("60", "1 entry")):
-        await page.get_by_label("Number, ID or age in seconds").fill(seconds)
-        await expect(page.get_by_text(f"This removes {count}.")).to_be_visible()
+    for age, said in (("1d", "removes 0 entries."), ("60", "60 is no duration"), ("1m", "removes 1 entry.")):
+        await page.get_by_label("Number, ID or age").fill(age)
+        await expect(page.get_by_text(said)).to_be_visible()
     await page.get_by_role("button", name="Cancel").click()
     await expect(rows(page)).to_have_count(1)
 
@@ -600,7 +600,7 @@ async def test_columns_are_resized(page: Page, gateway: ConsoleGateway) -> None:
 
 
 async def test_actions_apply_to_the_chosen_pending_entries(page: Page, gateway: ConsoleGateway) -> None:
-    """Idle times are in seconds; an entry that another client acknowledged is no longer chosen."""
+    """Idle times have units; an entry that another client acknowledged is no longer chosen."""
     ids = await gateway.publish("stale", *({"n": str(n)} for n in range(4)))
     await gateway.call("PUT", "stale/groups/team", {"start": "0"})
     await gateway.call("POST", "stale/groups/team/consumers/anna/read", {"count": 4})
@@ -612,14 +612,14 @@ async def test_actions_apply_to_the_chosen_pending_entries(page: Page, gateway: 
         "() => /[1-9][.0-9]* s/.test(document.querySelector('.pending tbody').textContent)"
     )
     # More than 500 milliseconds have passed, but not 500 seconds.
-    await pending.get_by_label("Minimum idle time in seconds").fill("500")
+    await pending.get_by_label("Minimum idle time").fill("500s")
     await expect(lines).to_have_count(1)
-    await pending.get_by_label("Minimum idle time in seconds").fill("")
+    await pending.get_by_label("Minimum idle time").fill("5")
     await expect(lines).to_have_count(5)
     await pending.get_by_label(f"Choose {ids[0]}").check()
     await pending.get_by_role("button", name="Claim…").click()
     await page.get_by_role("dialog").get_by_label("Consumer").fill("bert")
-    await page.get_by_role("dialog").get_by_label("Minimum idle time").fill("500")
+    await page.get_by_role("dialog").get_by_label("Minimum idle time").fill("500s")
     await page.get_by_role("button", name="Claim", exact=True).click()
     await expect(page.locator(".toast").last).to_contain_text("bert claimed 0 entries")
 

@@ -77,19 +77,7 @@ KNOWN = (
         "NAV",
         "NOSCRIPT",
     ),
-    *(
-        "OPTION",
-        "P",
-        "PRE",
-        "SCRIPT",
-        "SECTION",
-        "SELECT",
-        "SPAN",
-        "TABLE",
-        "TBODY",
-        "TD",
-        "TEXTAREA",
-    ),
+    *("OPTION", "P", "PRE", "SCRIPT", "SECTION", "SELECT", "SPAN", "TABLE", "TBODY", "TD", "TEXTAREA"),
     *("LI", "TH", "THEAD", "TITLE", "TR", "UL"),
 )
 WATCH = """() => {

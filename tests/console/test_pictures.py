@@ -2,10 +2,11 @@
 
 Knows: what the document shows. Must never know: how the page works.
 
-`WEIR_PICTURES=1` saves the pictures in docs/images/; otherwise the test only compares their size.
+`make pictures` saves them in docs/images/, and of which console they are; else the test compares their size.
 """
 
 import asyncio
+import hashlib
 import os
 import random
 import re
@@ -20,6 +21,9 @@ from tests.console.test_console import opened, rows
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 DOCS = Path(__file__).parents[2] / "docs"
+CONSOLE = Path(__file__).parents[2] / "app" / "console"
+# The digest of the console's files when the pictures were taken.
+TAKEN_OF = DOCS / "images" / "console.sha256"
 NAMES = ("console-live", "console-dark", "console-groups", "console-overview")
 WIDTH, HEIGHT = 1280, 760
 PICTURE_BYTES_MAX = 200_000
@@ -43,16 +47,31 @@ async def test_the_pictures_match_the_document(page: Page, gateway: ConsoleGatew
     await page.keyboard.press("Escape")
     await opened(page, gateway, "orders", "groups/billing")
     await page.get_by_role("region", name="Pending entries").get_by_role("checkbox").nth(2).check()
+    await page.get_by_role("heading", name="billing").scroll_into_view_if_needed()
     await page.screenshot(path=folder / f"{NAMES[2]}.png")
     await page.get_by_role("link", name="Weir console, overview").click()
     await expect(page.get_by_role("region", name="Highest lag").get_by_role("row")).not_to_have_count(0)
     await page.screenshot(path=folder / f"{NAMES[3]}.png")
+    if folder != tmp_path:
+        TAKEN_OF.write_text(f"{_console()}\n")
     document = (DOCS / "console.md").read_text()
     for name in NAMES:
         made, shown = ((place / f"{name}.png").read_bytes() for place in (folder, DOCS / "images"))
         assert made[:24] == shown[:24], "another size"
         assert len(shown) < PICTURE_BYTES_MAX
         assert re.search(rf"!\[[^\]]+\]\(images/{name}\.png\)", document)
+
+
+async def test_the_pictures_are_of_this_console() -> None:
+    """Who changes the console takes them anew."""
+    assert TAKEN_OF.read_text().strip() == _console(), "the console has changed since: run `make pictures`"
+
+
+def _console() -> str:
+    digest = hashlib.sha256()
+    for file in sorted(CONSOLE.rglob("*.*")):
+        digest.update(f"{file.relative_to(CONSOLE)}\0".encode() + file.read_bytes())
+    return digest.hexdigest()
 
 
 def _order(chance: random.Random, number: int) -> dict[str, str]:

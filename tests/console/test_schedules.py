@@ -42,6 +42,54 @@ async def test_what_is_scheduled_is_shown_fired_and_cancelled(page: Page, gatewa
     await expect(rows).to_have_count(1)
 
 
+async def test_one_is_made_paused_and_resumed(page: Page, gateway: ConsoleGateway) -> None:
+    """What is wrong is said where it was written, and the form stays."""
+    await opened(page, gateway, "made", "scheduled")
+    await page.get_by_role("button", name="New schedule…").click()
+    dialog = page.get_by_role("dialog")
+    await dialog.get_by_label("Name").fill("tick")
+    await dialog.get_by_label("Fields of the entry").fill("{")
+    await dialog.get_by_label("Append it").select_option("every")
+    await dialog.get_by_label("When").fill("1 hour")
+    for said in ("The fields of the entry are JSON", "1 hour is no duration such as"):
+        await dialog.get_by_role("button", name="Set schedule").click()
+        await expect(dialog.get_by_role("alert")).to_contain_text(said)
+        await dialog.get_by_label("Fields of the entry").fill('{"job": "report"}')
+    await dialog.get_by_label("When").fill("1h")
+    await dialog.get_by_role("button", name="Set schedule").click()
+    tick = page.get_by_role("table", name="Schedules").locator("tbody tr")
+    await expect(tick).to_contain_text('{"job":"report"}')
+    await tick.get_by_role("button", name="Pause…").click()
+    await page.get_by_role("button", name="Pause schedule").click()
+    await expect(tick).to_contain_text("every 1 h, paused")
+    await expect(tick.locator("td.next")).to_have_text("paused")
+    await tick.get_by_role("button", name="Pause…").or_(tick.get_by_role("button", name="Resume")).click()
+    await expect(tick.get_by_role("button", name="Pause…")).to_be_visible()
+    await expect(tick).not_to_contain_text("paused")
+    await tick.get_by_role("button", name="Pause…").click()
+    await page.get_by_label("Until").fill("2035-01-31T12:00")
+    await page.get_by_role("button", name="Pause schedule").click()
+    await expect(tick).to_contain_text("every 1 h, paused until 2035-01-31")
+
+
+async def test_the_overview_has_those_of_all_streams(page: Page, gateway: ConsoleGateway) -> None:
+    """Each leads to its stream; a new one asks for its stream."""
+    later = {"entry": {"fields": {"n": "later"}}, "at": "2034-05-01T00:00:00Z"}
+    for stream in ("all-a", "all-b"):
+        await gateway.call("PUT", f"{stream}/schedules/job", later)
+    await page.goto(f"{gateway.server.url}/console#//scheduled")
+    rows = page.get_by_role("table", name="Schedules").locator("tbody tr")
+    await expect(rows.filter(has_text="all-b")).to_contain_text("once")
+    await page.get_by_role("button", name="New schedule…").click()
+    dialog = page.get_by_role("dialog")
+    for label, text in (("Stream", "all-a"), ("Name", "nightly"), ("When", "30 2 * * *")):
+        await dialog.get_by_label(label, exact=True).fill(text)
+    await dialog.get_by_role("button", name="Set schedule").click()
+    await expect(rows.filter(has_text="nightly")).to_contain_text("30 2 * * *")
+    await rows.filter(has_text="all-b").get_by_role("link", name="all-b").click()
+    await expect(page.get_by_role("tab", name="Scheduled")).to_have_attribute("aria-selected", "true")
+
+
 @pytest.mark.parametrize(("action", "said"), [("Delete stream", "Deleted "), ("Close stream", "Closed ")])
 async def test_what_ends_with_the_stream_is_named_in_the_question(
     page: Page, gateway: ConsoleGateway, action: str, said: str

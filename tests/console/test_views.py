@@ -20,6 +20,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 LONG = "tenant-4711:region-eu-central:orders-of-the-northern-warehouses:"
 STREAM = f"{LONG}placed"
+NIGHTLY = {"entry": {"fields": {"job": "report"}}, "cron": "30 2 * * *", "paused": True}
 SIZES = {"wide": (1280, 800), "narrow": (390, 844)}
 # Elements that cross the edge of the window, or whose end is hidden without a way to scroll there.
 OVERFLOWS = """() => {
@@ -63,6 +64,8 @@ async def _fill(gateway: ConsoleGateway) -> None:
         "reason": "the customer's address could not be found in any of the registers",
     }
     await gateway.call("POST", f"{STREAM}/groups/billing/dead-letter", dead_letters)
+    await gateway.call("PATCH", f"{STREAM}/groups/billing", {"paused": True})
+    await gateway.call("PUT", f"{STREAM}/schedules/every-night-after-the-stocktaking", NIGHTLY)
 
 
 async def _overview(page: Page, gateway: ConsoleGateway) -> None:
@@ -101,6 +104,27 @@ async def _dialog(page: Page, gateway: ConsoleGateway) -> None:
     await expect(page.get_by_role("dialog")).to_be_visible()
 
 
+async def _new_group(page: Page, gateway: ConsoleGateway) -> None:
+    await _groups(page, gateway)
+    await page.get_by_role("button", name="New group").click()
+    await expect(page.get_by_role("dialog")).to_be_visible()
+
+
+async def _why(page: Page, gateway: ConsoleGateway) -> None:
+    await _groups(page, gateway)
+    await page.get_by_role("button", name="Why?").click()
+    await expect(page.get_by_role("dialog").get_by_role("listitem")).not_to_have_count(0)
+
+
+async def _scheduled(page: Page, gateway: ConsoleGateway) -> None:
+    await opened(page, gateway, STREAM, "scheduled")
+    await expect(page.get_by_role("table", name="Schedules")).to_contain_text("paused")
+    await page.get_by_role("button", name="Resume").click()
+    await page.get_by_role("button", name="Pause…").click()
+    await expect(page.get_by_role("dialog").get_by_label("Until")).to_be_visible()
+    await gateway.call("PUT", f"{STREAM}/schedules/every-night-after-the-stocktaking", NIGHTLY)
+
+
 VIEWS: dict[str, Callable[[Page, ConsoleGateway], Awaitable[None]]] = {
     "overview": _overview,
     "live": _live,
@@ -109,6 +133,9 @@ VIEWS: dict[str, Callable[[Page, ConsoleGateway], Awaitable[None]]] = {
     "dead-letters": _dead_letters,
     "publish": _publish,
     "dialog": _dialog,
+    "new-group": _new_group,
+    "why": _why,
+    "scheduled": _scheduled,
 }
 
 

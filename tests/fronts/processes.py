@@ -18,6 +18,8 @@ FRONTS: Final = 2
 # The kernel gives each connection to a front by a hash: with this many, all on one is one of 2,000 cases.
 CONNECTIONS: Final = 12
 JSON: Final = {"content-type": "application/json"}
+ROOT: Final = "a-root-token-of-enough-characters"
+ADMIN: Final = {"authorization": f"Bearer {ROOT}"}
 
 
 class Fronted(Server):
@@ -85,3 +87,11 @@ def ask(
 
 def add(server: Server, **fields: str) -> tuple[int, Any]:
     return call(server, "POST", "/v1/streams/s/entries", {"fields": fields or {"a": "1"}})
+
+
+def make_token(server: Server) -> tuple[str, dict[str, str]]:
+    """A token's ID, and the header to use it with."""
+    body = {"grants": [{"actions": ["read", "write", "manage"], "streams": "*"}]}
+    status, made = call(server, "POST", "/v1/admin/tokens", body, ADMIN)
+    assert status == 201, made
+    return made["id"], {"authorization": f"Bearer {made['token']}"}

@@ -34,7 +34,7 @@ async def test_a_follower_that_cannot_begin_gives_its_place_back(
     await reply_to(engine, CreateDurable(stream="s", media="text/plain", config=b""))
     joined = await join(engine)
     gateway = closed_app.gateway
-    gateway.open(joined.remote)
+    closed_app.life.open(joined.remote)
     async with calling(closed_app) as http:
         following = asyncio.ensure_future(http.get(path, headers={"accept": "text/event-stream"}))
         async with asyncio.timeout(5):

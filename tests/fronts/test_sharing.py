@@ -14,11 +14,8 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
 from app.auth import Grant, tokens
-from tests.fronts.processes import CONNECTIONS, Fronted, call
+from tests.fronts.processes import ADMIN, CONNECTIONS, ROOT, Fronted, call, make_token
 from tests.waiting import until
-
-ROOT = "a-root-token-of-enough-characters"
-ADMIN = {"authorization": f"Bearer {ROOT}"}
 
 
 @pytest.fixture(scope="module")
@@ -37,14 +34,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fronted]:
 def statuses(server: Fronted, headers: dict[str, str], path: str = "/v1/whoami") -> set[int]:
     """What this caller gets over some connections, which both fronts have some of."""
     return {call(server, "GET", path, headers=headers)[0] for _ in range(CONNECTIONS)}
-
-
-def make_token(server: Fronted) -> tuple[str, dict[str, str]]:
-    """A token's ID, and the header to use it with."""
-    body = {"grants": [{"actions": ["read", "write", "manage"], "streams": "*"}]}
-    status, made = call(server, "POST", "/v1/admin/tokens", body, ADMIN)
-    assert status == 201, made
-    return made["id"], {"authorization": f"Bearer {made['token']}"}
 
 
 def test_a_token_is_good_at_all_fronts_at_once_and_refused_by_all_once_it_is_revoked(

@@ -11,8 +11,8 @@ from tests.hostile.peers import Answer, ask, ask_json
 from tests.server import Server
 
 COMMAND_OPERATIONS = ("runCommand", "runPipeline", "runTransaction")
-# Lines, and bodies of any kind.
-NOT_JSON = {"addEntriesNdjson", "addRawEntry"}
+# Lines, and bodies of any kind; those of hooks are looked at behind their signature.
+NOT_JSON = {"addEntriesNdjson", "addRawEntry", "receiveHook"}
 TAKING = {
     route.operation_id: (route.method, re.sub(r"{\w+}", "s", route.template.replace("{id}", "1-0")))
     for route in ROUTES
@@ -43,6 +43,9 @@ TEXTS = {
     "raw surrogate": b'"\xed\xa0\x80"',
     "latin-1": b'"\xe9"',
     "overlong": b'"\xc0\xaf"',
+    "cut character": b'"\xe2\x80"',
+    "objects without end": b'{"entries":' * 4_000,
+    "escapes without end": b'"' + b'\\"' * 20_000,
 }
 WHOLE = {
     "BOM": b'\xef\xbb\xbf{"a":1}',
@@ -51,6 +54,7 @@ WHOLE = {
     "UTF-32": '{"a":1}'.encode("utf-32"),
     "trailing": b'{"a":1} {"a":1}',
     "NUL behind": b'{"a":1}\0',
+    "comment": b'{"a":1} // c',
     "blank": b" \n",
     "brace": b"{",
     "bracket": b"[",
@@ -134,6 +138,10 @@ def test_hostile_json(untouched: Server, operation: str) -> None:
         # A bracket alone can begin no object.
         no_object = (422,) if operation in ("closeStream", "putSchedule") else ()
         refused(ask_json(untouched.port, method, path, body), operation, 400, *no_object)
+    if operation == "addEntries":
+        for body in (*TEXTS.values(), *WHOLE.values()):
+            lines = b"Content-Type: application/x-ndjson\r\n"
+            refused(ask(untouched.port, method, path.encode(), body, lines), operation, 400, 413, 422)
 
 
 @pytest.mark.parametrize("operation", TAKING)

@@ -50,6 +50,8 @@ REFUSED = {
     "dots as they are": b"..",
     "up and away": b"..%2f..%2fetc%2fpasswd",
     "bad escape": b"%zz",
+    "bad escape before one": b"%%41",
+    "half an escape": b"%1",
     "cut escape": b"%",
     "513 bytes": b"x" * 513,
     "514 bytes of two": b"%C3%A9" * 257,

@@ -9,7 +9,7 @@ from fastapi import Depends, Header, Query
 from pydantic import Field
 
 from app.auth import Action
-from app.errors import RefusalError, invalid, locate
+from app.errors import APPENDING, RefusalError, invalid, locate
 from app.http import media, strict_json
 from app.http.asks import Ask
 from app.http.entries import entry_bodies, json_bodies
@@ -134,10 +134,7 @@ def _located(place: str, read: Callable[[], ParsedEntries]) -> ParsedEntries:
     "/v1/streams/{stream}/close",
     Action.CLOSE,
     model=StreamClosed,
-    refusals=(
-        "malformed_id", "no_stream", "id_not_increasing", "stream_exhausted", "stream_closed",
-        "last_id_mismatch", "entry_too_large", "too_many_entries", "idempotency_mismatch", "has_schedules",
-    ),
+    refusals=(*APPENDING, "has_schedules"),
     prefer="`return=minimal`: without `ids`",
     writes=True,
 )  # fmt: skip

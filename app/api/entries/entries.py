@@ -14,10 +14,10 @@ from app.api.entries.export import export_entries
 from app.api.streams import change
 from app.auth import Action, Resource
 from app.doors.sse.tails import end_with
-from app.errors import RefusalError, invalid
+from app.errors import APPENDING, RefusalError, invalid
 from app.http import media
 from app.http.asks import Ask
-from app.http.entries import entry_pages
+from app.http.entries import cloud_events, entry_pages
 from app.http.entries.entry_pages import (
     WHERE,
     DirectedRange,
@@ -98,10 +98,7 @@ _PUBLISHING: Final[_Publishing] = {
     "status": 201,
     "model": Added,
     "also": {202: "All entries are appended later"},
-    "refusals": (
-        "malformed_id", "no_stream", "id_not_increasing", "stream_exhausted", "stream_closed",
-        "last_id_mismatch", "entry_too_large", "too_many_entries", "idempotency_mismatch", "schedule_gone",
-    ),
+    "refusals": (*APPENDING, "schedule_gone"),
     "prefer": "`return=minimal`: without `ids`",
     "writes": True,
 }  # fmt: skip
@@ -119,12 +116,13 @@ def add_entries(
     """Append one entry (XADD).
 
     An object without `fields` that are an object or a list, and without a list of `entries`, is an entry with
-    its members as fields. A batch as `addEntryBatch` takes it is stored here as well. Other media types are
-    taken too: `application/x-ndjson` as by `addEntriesNdjson`, a form as the fields of one entry, any other
-    as by `addRawEntry`. JSON as `text/plain`, or without a type, is 415 instead, unless the query has
-    `raw=true`.
+    its members as fields. A batch as of `addEntryBatch` is stored too. Other media types: CloudEvents,
+    `application/x-ndjson` as by `addEntriesNdjson`, a form as the fields of one entry, any other as by
+    `addRawEntry`. JSON as `text/plain`, or without a type, is 415, unless `raw=true`.
     """
-    return _Publication(request, stream, options, body, if_match, idempotency_key).ask()
+    if body.key is not None and idempotency_key is not None:
+        raise invalid("dedupe", "it does not go with Idempotency-Key")
+    return _Publication(request, stream, options, body, if_match, idempotency_key or body.key).ask()
 
 
 @router.post(_ENTRIES + "/batch", Action.WRITE, **_PUBLISHING)
@@ -307,6 +305,20 @@ class PageRange(DirectedRange):
         return self.end is not None or self.until is not None
 
 
+async def read_events(
+    request: RequestParameter, stream: StreamName, asked: Annotated[PageRange, Query()]
+) -> Response:
+    """The same entries as a batch of CloudEvents; headers say where to go on. A gap, which has no place
+    in the batch, is 410.
+    """
+    if asked.fields is not None:
+        raise invalid("fields", "it does not go with CloudEvents, which have all fields")
+    source = cloud_events.source_of(request.gateway.settings.cloudevents_source, stream)
+    settled = await request.settle(_asked_for(request, stream, asked, source))
+    assert isinstance(settled, Response), "a page is one"
+    return settled
+
+
 @router.get(
     _ENTRIES,
     Action.READ,
@@ -324,6 +336,7 @@ class PageRange(DirectedRange):
         media.NDJSON: bound(_STREAM, export_entries),
         media.EVENTS: tail.events,
         media.COLUMNS: bound(_STREAM, read_accepted_columns),
+        media.CLOUDEVENTS: bound(_STREAM, read_events),
     },
 )
 def read_entries(request: RequestParameter, stream: StreamName, asked: Annotated[PageRange, Query()]) -> Ask:
@@ -334,8 +347,13 @@ def read_entries(request: RequestParameter, stream: StreamName, asked: Annotated
     yet), or the newest entries (`last`). For whole streams there are `exportEntries` and `readColumns`, to
     follow one `tailStream`.
     """
-    commands, following = _commands(request, stream, asked)
-    answer = partial(_page, asked, following, asked.shows_generations)
+    return _asked_for(request, stream, asked)
+
+
+def _asked_for(request: Request, stream: str, asked: PageRange, event_source: str = "") -> Ask:
+    """A page; with a source, of CloudEvents."""
+    commands, following = _commands(request, stream, asked, is_encoded=bool(event_source))
+    answer = partial(_page, asked, following, asked.shows_generations, event_source=event_source)
     in_turn = max(asked.count or 0, asked.last or 0) > _WITHOUT_TURN_MAX
     return Ask(commands, answer, in_turn=in_turn, lasts=True)
 
@@ -345,6 +363,7 @@ def _page(
     following: int | None,
     shows_generations: bool,  # noqa: FBT001 - as found of what is asked
     *found_in_turn: Reply,
+    event_source: str,
 ) -> Response:
     """The page of these replies; `following` is its `next` where nothing is found."""
     shown, gap, edges, generation, closed = Entries(), None, None, "", False
@@ -360,7 +379,7 @@ def _page(
     if not shows_generations or asked.reverse:
         generation = ""
     report = None if gap is None else GapReport(gap, generation, shows_generations)
-    if report is not None and asked.fails_on_gap:
+    if report is not None and (asked.fails_on_gap or event_source):
         raise report.refused()
     if asked.last is not None:
         shown = _forwards(shown)
@@ -370,23 +389,23 @@ def _page(
         following = gap.goes_on_after
     headers = where(following, edges, gap, generation)
     headers.append((b"weir-more", b"true" if shown.more else b"false"))
-    if shown.archived:
-        headers.append(entry_pages.ARCHIVED_HEADER)
-    if closed:
-        headers.append(entry_pages.CLOSED_HEADER)
+    headers += [entry_pages.ARCHIVED_HEADER] * shown.archived + [entry_pages.CLOSED_HEADER] * closed
+    if event_source:
+        events = [cloud_events.write(entry_id, pairs, event_source) for entry_id, pairs in shown.pairs()]
+        return Response(200, b"[%b]" % b",".join(events), headers, media_type=media.CLOUDEVENTS.encode())
     page = entry_pages.page(shown, following, report, asked.fields, generation, closed=closed)
     return Response(200, page, headers)
 
 
 def _commands(
-    request: Request, stream: str, asked: PageRange
+    request: Request, stream: str, asked: PageRange, *, is_encoded: bool
 ) -> tuple[Sequence[XRange | XRead | DescribeEdges], int | None]:
     """What is run, and the answer's `next` where nothing is found. Several commands are one turn: looks for a
     gap and for the stream's edges beside a range.
     """
     limits = request.gateway.limits.reads
     bytes_max = asked.max_bytes or limits.bytes_max
-    if asked.fields is not None:
+    if asked.fields is not None or is_encoded:
         bytes_max = min(bytes_max, _PROJECTED_BYTES_MAX)
     wait_ms = _wait_ms(request, asked)
     if asked.last is not None:

@@ -75,16 +75,7 @@ def claim_entries(request: RequestParameter, stream: StreamName, group: GroupNam
     if given.idle_ms is not None and given.time_ms is not None:
         raise invalid("/idle_ms", "it does not go with time_ms")
     request.require(Action.CONSUME, stream, group, given.consumer)
-    claim = types.Claim(
-        ids=given.ids,
-        min_idle_ms=given.min_idle_ms,
-        idle_ms=given.idle_ms,
-        time_ms=given.time_ms,
-        retry_count=given.retry_count,
-        force=given.force,
-        just_ids=given.just_ids,
-        last_id=given.last_id,
-    )
+    claim = types.Claim(**{name: getattr(given, name) for name in types.Claim.__struct_fields__})
     bytes_max = request.gateway.limits.reads.bytes_max
     command = types.XClaim(
         stream=stream, group=group, consumer=given.consumer, claim=claim, bytes_max=bytes_max

@@ -7,7 +7,7 @@ Must never know: what a request does with a group.
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Annotated, Any, NoReturn, Protocol, TypeVar
+from typing import Annotated, Any, NoReturn, TypeVar
 
 from fastapi import Query
 
@@ -18,7 +18,7 @@ from app.http.requests import Request
 from engine import EngineError, ids
 from engine.commands.base import Command
 from engine.commands.types import Exists
-from engine.replies import Outcomes, Reply
+from engine.replies import ConsumerInfo, GroupInfo, Outcomes, Reply
 
 
 def look(request: Request, command: Command, answer: Callable[[Reply], Result], *, lasts: bool = True) -> Ask:
@@ -66,12 +66,7 @@ def outcomes(reply: Reply, named: Sequence[int], done: str) -> tuple[int, dict[s
     return len(reply.done), {ids.format(one): words.get(one, "absent") for one in named}
 
 
-class _Named(Protocol):
-    @property
-    def name(self) -> str: ...
-
-
-T = TypeVar("T", bound=_Named)
+T = TypeVar("T", ConsumerInfo, GroupInfo)
 
 After = Annotated[str | None, Query(description="the name to go on after, an answer's `next`")]
 Limit = Annotated[

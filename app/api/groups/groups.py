@@ -1,5 +1,6 @@
 """Groups of one stream: listing, making, showing, changing, removing them."""
 
+from collections.abc import Callable
 from typing import Annotated, Any, Final, Literal
 
 from fastapi import Query
@@ -11,6 +12,8 @@ from app.auth import Action
 from app.errors import invalid
 from app.http.asks import Ask
 from app.http.models import (
+    ABSENT,
+    ConsumerName,
     Count,
     GroupName,
     IdText,
@@ -28,10 +31,21 @@ from app.http.operations.router import Router
 from app.http.responses import Response, location
 from engine import errors, ids
 from engine.commands.types import Cursor, XInfoGroups
-from engine.commands.weir_commands import DeleteGroup, DescribeGroup, EnsureGroup, UpdateGroup
-from engine.replies import GroupInfo, Reply
+from engine.commands.weir_commands import (
+    IN_FLIGHT_PER_KEY_MAX,
+    ORDERED_BY_BYTES_MAX,
+    DeleteGroup,
+    DescribeGroup,
+    EnsureGroup,
+    ExamineGroup,
+    UpdateGroup,
+)
+from engine.replies import GroupFacts, GroupInfo, Reply
+from engine.why import explain
 
 router: Final = Router("groups")
+
+_FieldName = Annotated[str, Field(min_length=1, max_length=ORDERED_BY_BYTES_MAX)]
 
 _GROUPS: Final = "/v1/streams/{stream}/groups"
 _GROUP: Final = _GROUPS + "/{group}"
@@ -78,14 +92,22 @@ class GroupPolicy(RequestModel):
             "they can acknowledge, give back, claim and read again"
         ),
     ] = False
+    ordered_by: Annotated[
+        _FieldName | None,
+        Field(
+            description="a field: entries with the same value of it are delivered in order, those of other "
+            "values meanwhile; `*`: all in order; it changes only while nothing is pending or passed over"
+        ),
+    ] = None
+    in_flight_per_key: Annotated[
+        Annotated[int, Whole(1, IN_FLIGHT_PER_KEY_MAX)],
+        Field(description="how many entries with the same value of `ordered_by` are pending at a time"),
+    ] = 1
 
     def changes(self, stream: str) -> dict[str, Any]:
         """What changes of the engine's policy: the members that are given; null takes a part of it away."""
-        given: dict[str, Any] = {
-            name: getattr(self, name)
-            for name in ("ack_timeout_ms", "consumer_timeout_ms", "max_age_ms", "paused")
-            if name in self.model_fields_set
-        }
+        named = [one for one in GroupPolicy.model_fields if one in self.model_fields_set - {"dead_letter"}]
+        given: dict[str, Any] = {name: getattr(self, name) for name in named}
         if "dead_letter" in self.model_fields_set:
             target = self.dead_letter
             if target is not None and target.stream == stream:
@@ -131,6 +153,13 @@ class DeadLetterTarget(ResponseModel):
     max_deliveries: Count | None
 
 
+_AS_THEY_ARE: Final = (
+    *("name", "consumers", "pending", "state"),
+    *("ack_timeout_ms", "consumer_timeout_ms", "max_age_ms", "paused"),
+)
+_OF_AN_ORDER: Final = ("ordered_by", "in_flight_per_key", "passed_over")
+
+
 class Group(ResponseModel):
     """A group of a stream: where it is, what is pending, how far it is behind (`lag`), and its policy.
 
@@ -148,6 +177,17 @@ class Group(ResponseModel):
     consumer_timeout_ms: Milliseconds | None
     max_age_ms: Milliseconds | None
     paused: bool
+    state: Annotated[
+        Literal["drained", "paused", "no_consumers", "failing", "running", "idle"],
+        Field(description="the first that holds"),
+    ]
+    # Of a group that is ordered by key.
+    ordered_by: _FieldName = ABSENT
+    in_flight_per_key: Count = ABSENT
+    passed_over: Annotated[
+        Count,
+        Field(description="entries that were read and wait for others of their key; `lag` has them too"),
+    ] = ABSENT
 
     @classmethod
     def of(cls, info: Reply) -> "Group":
@@ -156,18 +196,15 @@ class Group(ResponseModel):
         target = None
         if info.dead_letter_stream is not None:
             target = DeadLetterTarget(stream=info.dead_letter_stream, max_deliveries=info.max_deliveries)
+        shown = {name: getattr(info, name) for name in _AS_THEY_ARE}
+        if info.ordered_by is not None:
+            shown |= {name: getattr(info, name) for name in _OF_AN_ORDER}
         return cls(
-            name=info.name,
-            consumers=info.consumers,
-            pending=info.pending,
             last_delivered_id=ids.format(info.last_delivered_id),
             entries_read=capped(info.entries_read),
             lag=capped(info.lag),
             dead_letter=target,
-            ack_timeout_ms=info.ack_timeout_ms,
-            consumer_timeout_ms=info.consumer_timeout_ms,
-            max_age_ms=info.max_age_ms,
-            paused=info.paused,
+            **shown,
         )
 
 
@@ -235,7 +272,6 @@ def _ensure(
         entries_read=given.entries_read,
         policy=given.changes(stream),
     )
-    _check_target(request, command)
 
     def answer(created: Reply, info: Reply) -> Response:
         if only_new and not created:
@@ -243,17 +279,21 @@ def _ensure(
         where = [location("streams", stream, "groups", group)] if created else []
         return request.respond(201 if created else 200, Group.of(info), where)
 
-    return group_calls.change(request, answer, command, DescribeGroup(stream=stream, group=group))
+    return _set(request, command, answer)
 
 
-def _check_target(request: RequestParameter, command: EnsureGroup | UpdateGroup) -> None:
-    """Setting a dead-letter stream requires write access to that stream, and access to the entries of this
-    one, which go there.
+def _set(
+    request: RequestParameter, command: EnsureGroup | UpdateGroup, answer: Callable[..., Response]
+) -> Ask:
+    """Answer the group as it is then. Setting a dead-letter stream requires write access to that stream, and
+    access to the entries of this one, which go there.
     """
     target = command.policy.get("dead_letter_stream")
     if target is not None:
         group_calls.require_entries(request, command.stream, command.group)
         request.require(Action.WRITE, target)
+    described = DescribeGroup(stream=command.stream, group=command.group)
+    return group_calls.change(request, answer, command, described)
 
 
 @router.get(_GROUP, Action.READ, model=Group, refusals=_NO_GROUP)
@@ -262,10 +302,50 @@ def get_group(request: RequestParameter, stream: StreamName, group: GroupName) -
     return group_calls.look(request, DescribeGroup(stream=stream, group=group), Group.of)
 
 
+class Reason(ResponseModel):
+    """One of them; new codes may come."""
+
+    code: str
+    detail: str
+    remedies: Annotated[
+        dict[str, str], Field(description="what to do: in the words of `rest`, `cli`, `console`, `redis`")
+    ]
+
+
+class Why(ResponseModel):
+    """All reasons that hold; `ready` where nothing is in the way."""
+
+    reasons: list[Reason]
+
+
+@router.get(_GROUP + "/why", Action.READ, model=Why)
+def explain_group(
+    request: RequestParameter,
+    stream: StreamName,
+    group: GroupName,
+    consumer: Annotated[ConsumerName | None, Query(description="what this one holds")] = None,
+) -> Ask:
+    """Say why a group delivers nothing, and what to do."""
+
+    def answer(facts: Reply) -> Why:
+        assert isinstance(facts, GroupFacts), "examining answers facts"
+        live = request.tenant.leases.explain(stream, group, consumer)
+        reasons = explain(facts, stream, group, consumer, live)
+        return Why([Reason(one.code, one.detail, one.remedy._asdict()) for one in reasons])
+
+    return Ask([ExamineGroup(stream=stream, group=group, consumer=consumer)], answer)
+
+
 _UNCHANGED: Final = GroupChanges()
 
 
-@router.patch(_GROUP, Action.MANAGE, model=Group, refusals=("malformed_id", *_NO_GROUP), writes=True)
+@router.patch(
+    _GROUP,
+    Action.MANAGE,
+    model=Group,
+    refusals=("malformed_id", "group_has_pending", *_NO_GROUP),
+    writes=True,
+)
 def update_group(
     request: RequestParameter, stream: StreamName, group: GroupName, given: GroupChanges = _UNCHANGED
 ) -> Ask:
@@ -277,13 +357,7 @@ def update_group(
         entries_read=given.entries_read,
         policy=given.changes(stream),
     )
-    _check_target(request, command)
-    return group_calls.change(
-        request,
-        lambda _, info: request.respond(200, Group.of(info)),
-        command,
-        DescribeGroup(stream=stream, group=group),
-    )
+    return _set(request, command, lambda _, info: request.respond(200, Group.of(info)))
 
 
 @router.delete(_GROUP, Action.MANAGE, status=204, refusals=(*_NO_GROUP, "group_has_pending"), writes=True)

@@ -5,14 +5,15 @@
  */
 
 import { formatAddress } from "../shared/address.js";
-import { attempt } from "../shared/announce.js";
+import { attempt, toast } from "../shared/announce.js";
 import * as api from "../shared/api.js";
-import { ask } from "../shared/dialogs.js";
+import { ask, show } from "../shared/dialogs.js";
 import { button, fill, h, makeHead, makeTable, reconcile, setText } from "../shared/dom.js";
-import { formatCount, formatDuration } from "../shared/format.js";
+import { formatCount, formatDuration, formatError } from "../shared/format.js";
+import { showState } from "../shared/state.js";
 import { DeadLetterList } from "./dead_letter_list.js";
 import { PendingList } from "./pending_list.js";
-import { describePolicy, parsePolicy, policyFields } from "./policy.js";
+import { NO_POLICY, describePolicy, parsePolicy, policyFields } from "./policy.js";
 
 /** @typedef {import("../shared/api.js").Group} Group */
 /** @typedef {import("../shared/api.js").Consumer} Consumer */
@@ -46,7 +47,7 @@ export class GroupView extends EventTarget {
     this.title = h("h2.small");
     this.pauseButton = button("Pause", () => this.pause(), { "data-needs": "manage" });
     this.policy = h("p.muted");
-    const groupHeads = ["Group", "Lag", "Pending", "Consumers", "Dead letters", "Last delivered"].map((label, index) => makeHead(label, index > 0 && index < 5));
+    const groupHeads = ["Group", "State", "Lag", "Pending", "Consumers", "Dead letters", "Last delivered"].map((label, index) => makeHead(label, index > 1 && index < 6));
     const consumerHeads = ["Consumer", "Pending", "Idle", "Last delivery", ""].map((label, index) => makeHead(label, index > 0));
     this.detail = h(
       "section.detail",
@@ -55,6 +56,7 @@ export class GroupView extends EventTarget {
         button("Policy…", () => this.changePolicy(), { "data-needs": "manage" }),
         button("Move…", () => this.move(), { "data-needs": "manage" }),
         this.pauseButton,
+        button("Why?", () => this.explain()),
         button("Delete group…", () => this.deleteGroup(), { "data-needs": "manage" }, "button.button.danger-quiet")),
       this.policy,
       makeTable("Consumers", consumerHeads, this.consumerRows),
@@ -109,7 +111,7 @@ export class GroupView extends EventTarget {
   makeGroupRow({ name }) {
     const link = h("a", { href: formatAddress(this.stream, "groups", name), title: name }, h("bdi", {}, name));
     const cells = [1, 2, 3, 4].map(() => h("td.number"));
-    const last = h("td.id");
+    const [state, last] = [h("span.state-word"), h("td.id")];
     const update = (/** @type {Group} */ group) => {
       if (group.name === this.name) link.setAttribute("aria-current", "true");
       else link.removeAttribute("aria-current");
@@ -122,8 +124,9 @@ export class GroupView extends EventTarget {
       cells[3].classList.toggle("behind", (dead ?? 0) > 0);
       cells[0].classList.toggle("behind", (group.lag ?? 0) > 0);
       setText(last, group.last_delivered_id);
+      showState(state, group.state);
     };
-    return { element: h("tr", {}, h("th", { scope: "row" }, link), ...cells, last), update };
+    return { element: h("tr", {}, h("th", { scope: "row" }, link), h("td", {}, state), ...cells, last), update };
   }
 
   /** Read the consumers, the pending entries and the dead letters of the open group. */
@@ -163,10 +166,12 @@ export class GroupView extends EventTarget {
         { name: "name", label: "Name", required: true },
         { name: "start", label: "Start with", options: [["$", "new entries"], ["0", "the oldest entry"]] },
         { name: "id", label: "Start after this ID", hint: "Leave empty to use the choice above." },
+        ...policyFields(NO_POLICY),
       ],
       submit: "Create group",
-      work: async ({ name = "", id, start }) => {
-        await api.createGroup(this.stream, { name, start: id || start || "$" });
+      work: async (input) => {
+        const { name = "", id, start } = input;
+        await api.createGroup(this.stream, { name, start: id || start || "$", ...parsePolicy(input) });
         return `Created the group ${name}`;
       },
     });
@@ -203,6 +208,17 @@ export class GroupView extends EventTarget {
       },
     });
     if (values !== null) this.finishAction();
+  }
+
+  async explain() {
+    const { stream, name } = this;
+    try {
+      const { reasons } = await api.explainGroup(stream, name);
+      const rows = reasons.map(({ detail, remedies }) => h("li", {}, h("p", {}, detail), h("p.hint", {}, remedies.console)));
+      show(`Why does ${name} deliver nothing?`, h("ul.reasons", {}, ...rows));
+    } catch (error) {
+      toast(formatError(error), "bad");
+    }
   }
 
   async pause() {

@@ -41,7 +41,7 @@ export class PendingList extends EventTarget {
     this.chooseAllBox = h("input", { type: "checkbox", "aria-label": "Choose all shown entries", onchange: () => this.chooseAll() });
     this.rows = h("tbody");
     this.consumer = h("select", { "aria-label": "Consumer", onchange: () => this.refresh() }, h("option", { value: "" }, "all consumers"));
-    this.idle = h("input", { type: "number", min: 0, placeholder: "min. idle (s)", "aria-label": "Minimum idle time in seconds", oninput: () => this.refresh() });
+    this.idle = h("input", { type: "text", placeholder: "min. idle, 5m", "aria-label": "Minimum idle time", oninput: () => this.refresh() });
     this.summary = h("span.muted");
     /** Whether an action is for all that match, shown or not. */
     this.isEverything = false;
@@ -94,7 +94,16 @@ export class PendingList extends EventTarget {
   }
 
   get wanted() {
-    return { consumer: this.consumer.value, min_idle_ms: parseMs(this.idle.value) ?? 0 };
+    return { consumer: this.consumer.value, min_idle_ms: this.readIdle() };
+  }
+
+  /** What is no duration yet, while it is typed, leaves out none. */
+  readIdle() {
+    try {
+      return parseMs(this.idle.value) ?? 0;
+    } catch {
+      return 0;
+    }
   }
 
   drawConsumers() {
@@ -264,7 +273,7 @@ export class PendingList extends EventTarget {
       text: "This assigns them to another consumer and counts as a delivery.",
       fields: [
         { name: "consumer", label: "Consumer", required: true, list: this.consumers },
-        { name: "idle", label: "Minimum idle time in seconds", type: "number", min: 0, value: "0", hint: "Skips entries that a consumer has just received." },
+        { name: "idle", label: "Minimum idle time", value: "0", hint: "Such as 30s. Skips entries that a consumer has just received." },
       ],
       submit: "Claim",
     });

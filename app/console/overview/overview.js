@@ -4,12 +4,13 @@
  * Knows: figures of the gateway and of its streams. Must never know: the WebSocket, entries.
  */
 
-import { formatAddress } from "../shared/address.js";
+import { OVERVIEWS, formatAddress } from "../shared/address.js";
 import * as api from "../shared/api.js";
 import { sumRates } from "../shared/catalogue.js";
 import { fill, h, makeHead, makeTable, reconcile, setText } from "../shared/dom.js";
-import { abbreviate, formatBytes, formatCount, formatRate, formatShort } from "../shared/format.js";
+import { abbreviate, formatBytes, formatCount, formatRate, formatShort, formatWhen } from "../shared/format.js";
 import { Plot } from "../shared/plot.js";
+import { ScheduleList } from "../schedules/schedule_list.js";
 import { GroupLags } from "./group_lags.js";
 import { describeStatus } from "./status.js";
 
@@ -34,6 +35,8 @@ export class Overview {
     this.status = null;
     /** @type {string[]} */
     this.failing = [];
+    /** @type {import("../shared/api.js").Hook[]} */
+    this.hooks = [];
     this.version = "–";
     this.problem = h("p.notice.gap", { hidden: true, role: "status" });
     this.partial = h("p.notice.info", { hidden: true });
@@ -43,16 +46,39 @@ export class Overview {
     this.lagging = new LinkTable("Highest lag", ["Group", "Stream", "Lag", "Pending", "Consumers"], "No group lags.");
     this.busiest = new LinkTable("Busiest streams", ["Stream", "Rate", "Length", "Memory"], "No stream receives entries now.");
     this.largest = new LinkTable("Largest streams", ["Stream", "Memory", "Length", "Groups"], "No streams yet.");
+    this.hookTable = new LinkTable("Webhooks", ["Hook", "Stream", "Stored", "Refused", "Last"], "No hooks.");
+    this.hookTable.element.hidden = true;
+    this.schedules = new ScheduleList(true);
+    this.view = "live";
+    this.tabs = OVERVIEWS.map((view) => h("a.tab", { href: formatAddress("", view) }, view === "live" ? "Overview" : "Scheduled"));
+    this.figures = h(
+      "div.summary", {},
+      this.cards,
+      h("section.chart.whole", { "aria-label": "Rate: entries published per second, all streams" }, h("h2.small", {}, "Rate of all streams"), this.rate, this.plot.element),
+      h("div.columns", {}, this.lagging.element, this.busiest.element, this.largest.element, this.hookTable.element),
+    );
     this.element = h(
       "div.overview", {},
       h("h1", {}, "Overview"),
       this.problem,
       this.partial,
-      this.cards,
-      h("section.chart.whole", { "aria-label": "Rate: entries published per second, all streams" }, h("h2.small", {}, "Rate of all streams"), this.rate, this.plot.element),
-      h("div.columns", {}, this.lagging.element, this.busiest.element, this.largest.element),
+      h("nav.tabs", { "aria-label": "Overview" }, ...this.tabs),
+      this.figures,
+      this.schedules.element,
     );
+    this.open("live");
     catalogue.addEventListener("change", () => this.draw());
+  }
+
+  /** @param {string} view */
+  open(view) {
+    this.view = view;
+    this.figures.hidden = view !== "live";
+    this.schedules.element.hidden = view === "live";
+    for (const [index, name] of OVERVIEWS.entries()) {
+      if (name === view) this.tabs[index].setAttribute("aria-current", "page");
+      else this.tabs[index].removeAttribute("aria-current");
+    }
   }
 
   /** Read the status of the gateway and the next few groups. */
@@ -60,10 +86,12 @@ export class Overview {
     if (this.isReading) return;
     this.isReading = true;
     try {
-      const [status, failing, version] = await Promise.all([
-        api.getStatus(), api.getFailing(), api.getVersion(), this.groupLags.refresh(this.streamsWithGroups),
+      const [status, hooks, failing, version] = await Promise.all([
+        api.getStatus(), api.getHooks(), api.getFailing(), api.getVersion(), this.groupLags.refresh(this.streamsWithGroups),
+        this.view === "scheduled" ? this.schedules.refresh() : null,
       ]);
       this.status = status;
+      this.hooks = hooks?.hooks ?? [];
       this.failing = failing;
       this.version = version.version;
       this.draw();
@@ -88,7 +116,7 @@ export class Overview {
   }
 
   drawRate() {
-    if (this.element.hidden || document.hidden) return;
+    if (this.element.hidden || this.figures.hidden || document.hidden) return;
     setText(this.rate, formatRate(sumRates(this.catalogue.items)));
     this.plot.draw(this.times, [this.rates], [{ colour: "--accent", wash: "--accent-wash" }]);
   }
@@ -101,6 +129,7 @@ export class Overview {
     if (this.element.hidden) return;
     this.drawRate();
     this.drawCards();
+    this.drawHooks();
     const isRead = !Number.isNaN(this.catalogue.readAtMs);
     const areGroupsRead = isRead && this.streamsWithGroups.every((name) => this.groupLags.groups.has(name));
     this.lagging.draw(areGroupsRead, this.groupLags.worst(ROWS_MAX), groupKey, (group) => [
@@ -115,6 +144,14 @@ export class Overview {
     ]);
     this.largest.draw(isRead, top(({ stream }) => stream.memory_bytes), streamKey, ({ name, stream }) => [
       linkTo(name), formatBytes(stream.memory_bytes), formatShort(stream.length), formatCount(stream.groups),
+    ]);
+  }
+
+  drawHooks() {
+    this.hookTable.element.hidden = this.hooks.length === 0;
+    this.hookTable.draw(true, this.hooks, ({ name }) => name, (hook) => [
+      { address: formatAddress(hook.stream, "live"), name: hook.name }, linkTo(hook.stream),
+      formatCount(hook.stored), formatCount(hook.refused + hook.rejected), hook.last_at ? formatWhen(Date.parse(hook.last_at), Date.now()) : "never",
     ]);
   }
 

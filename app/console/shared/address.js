@@ -7,6 +7,8 @@
 /** @typedef {{stream: string, view: string, group: string}} Address `stream` is "" on the overview */
 
 export const VIEWS = ["live", "groups", "publish", "scheduled"];
+// Those of the overview.
+export const OVERVIEWS = ["live", "scheduled"];
 
 /** @param {string} stream @param {string} view @param {string} [group] */
 export const formatAddress = (stream, view, group) =>

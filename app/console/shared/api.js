@@ -11,31 +11,38 @@
 /** @typedef {{max_len: number | null, max_age_ms: number | null, max_bytes: number | null,
  *   keep_unacknowledged: boolean, keep_unarchived: boolean}} Retention */
 /** @typedef {{name: string, length: number, first_id: string, last_id: string, entries_added: number, groups: number,
- *   generation: string, memory_bytes: number, max_deleted_id: string, retention: Retention, schedules: number, closed?: boolean,
- *   closed_at?: string, close_reason?: string, media_type?: string, forked_from?: string, held_by?: string}} Stream */
+ *   generation: string, memory_bytes: number, max_deleted_id: string, retention: Retention, schedules: number, closed?: boolean, state?: string,
+ *   closed_at?: string, close_reason?: string, media_type?: string, forked_from?: string, held_by?: "no group" | {group: string, id: string}}} Stream */
 /** @typedef {{name: string, consumers: number, pending: number, last_delivered_id: string,
- *   entries_read: number | null, lag: number | null, paused: boolean} & Policy} Group */
+ *   entries_read: number | null, lag: number | null, paused: boolean, state?: string, ordered_by?: string | null,
+ *   in_flight_per_key?: number, passed_over?: number} & Policy} Group */
 /** @typedef {{dead_letter: {stream: string, max_deliveries: number | null} | null, ack_timeout_ms: number | null,
- *   consumer_timeout_ms: number | null, max_age_ms: number | null}} Policy */
+ *   consumer_timeout_ms: number | null, max_age_ms: number | null, ordered_by?: string | null, in_flight_per_key?: number}} Policy */
 /** @typedef {{name: string, pending: number, idle_ms: number, inactive_ms: number | null}} Consumer */
 /** @typedef {{id: string, consumer: string | null, idle_ms: number, delivery_count: number,
  *   deferred_until?: string}} Pending */
 
-/** @typedef {{name: string, next_at: string, entry: {fields: Record<string, string>}, cron?: string, tz?: string,
- *   every_ms?: number, left?: number}} Schedule */
+/** @typedef {{name: string, next_at: string | null, entry: {fields: Record<string, string>}, cron?: string, tz?: string,
+ *   every_ms?: number, left?: number, paused?: boolean, paused_until?: string, stream?: string}} Schedule */
 
 /** @typedef {{name: string, grants: {actions: string[], streams: string, groups?: string | null}[], expires_at: string | null}} Caller */
+
+/** @typedef {{name: string, stream: string, scheme: string, stored: number, duplicates: number, refused: number,
+ *   rejected: number, last_at?: string}} Hook */
 
 /** A request that failed, with the gateway's own message. */
 export class ApiError extends Error {
   /** @param {number} status @param {any} problem */
   constructor(status, problem) {
-    super(String(problem?.detail ?? problem?.title ?? `the gateway responded with ${status}`));
+    super(String(problem?.by_door?.console ?? withoutPointer(problem?.detail) ?? problem?.title ?? `the gateway responded with ${status}`));
     this.status = status;
     this.code = String(problem?.code ?? "");
     this.body = problem;
   }
 }
+
+/** The detail of a problem without its JSON pointer: the console has no body that it points into. @param {string | undefined} detail */
+const withoutPointer = (detail) => detail?.replace(/(^|[^\w/}])\/([a-z_]+)(?:\/[0-9]+)?(?=: )/, "$1$2");
 
 const JSON_TYPE = "application/json";
 
@@ -105,9 +112,18 @@ const UNAVAILABLE = new Set([401, 403, 404]);
  * The status of the gateway; null where it is not available.
  * @returns {Promise<any>}
  */
-export async function getStatus() {
+export const getStatus = () => getIfAvailable("/v1/status");
+
+/**
+ * The hooks of the gateway; null where they are not available.
+ * @returns {Promise<{hooks: Hook[]} | null>}
+ */
+export const getHooks = () => getIfAvailable("/v1/hooks");
+
+/** @param {string} address @returns {Promise<any>} */
+async function getIfAvailable(address) {
   try {
-    return await call("GET", "/v1/status");
+    return await call("GET", address);
   } catch (error) {
     if (error instanceof ApiError && UNAVAILABLE.has(error.status)) return null;
     throw error;
@@ -192,6 +208,15 @@ export const publishLines = (stream, lines) => call("POST", `${path(stream)}/ent
  * @returns {Promise<{schedules: Schedule[], next: string | null}>} */
 export const listSchedules = (stream, limit) => call("GET", `${path(stream, "schedules")}${query({ limit })}`);
 
+/** Of all streams. @param {number} limit @returns {Promise<{schedules: (Schedule & {stream: string})[], next: string | null}>} */
+export const listAllSchedules = (limit) => call("GET", `/v1/schedules${query({ limit })}`);
+
+/** @param {string} stream @param {string} name @param {Record<string, unknown>} definition @returns {Promise<Schedule>} */
+export const putSchedule = (stream, name, definition) => call("PUT", path(stream, "schedules", name), definition);
+
+/** @param {string} stream @param {string} name @param {{paused?: boolean, paused_until?: string}} changes @returns {Promise<Schedule>} */
+export const changeSchedule = (stream, name, changes) => call("PATCH", path(stream, "schedules", name), changes);
+
 /** @param {string} stream @param {string} name @returns {Promise<{id: string}>} */
 export const fireSchedule = (stream, name) => call("POST", path(stream, "schedules", name, "fire"));
 
@@ -201,11 +226,15 @@ export const cancelSchedule = (stream, name) => call("DELETE", path(stream, "sch
 /** @param {string} stream @returns {Promise<{groups: Group[], next: string | null}>} */
 export const listGroups = (stream) => call("GET", `${path(stream)}/groups`);
 
-/** @param {string} stream @param {{name: string, start: string}} group */
+/** @param {string} stream @param {{name: string, start: string} & Policy} group */
 export const createGroup = (stream, group) => call("POST", `${path(stream)}/groups`, group);
 
 /** @param {string} stream @param {string} group @param {string} id */
 export const moveGroup = (stream, group, id) => call("PATCH", path(stream, "groups", group), { last_delivered_id: id });
+
+/** Why it delivers nothing. @param {string} stream @param {string} group
+ * @returns {Promise<{reasons: {code: string, detail: string, remedies: {console: string}}[]}>} */
+export const explainGroup = (stream, group) => call("GET", path(stream, "groups", group, "why"));
 
 /** @param {string} stream @param {string} group @param {boolean} paused */
 export const pauseGroup = (stream, group, paused) => call("PATCH", path(stream, "groups", group), { paused });

@@ -9,16 +9,18 @@ import { attempt } from "../shared/announce.js";
 import * as api from "../shared/api.js";
 import { ask } from "../shared/dialogs.js";
 import { button, fill, h, setText } from "../shared/dom.js";
+import { parseMs } from "../shared/fields.js";
 import { countEntries, formatBytes, formatCount, pluralize, showHidden } from "../shared/format.js";
 import { previewLimits, previewTrims } from "../shared/removal.js";
-import { describeRetention, parseRetention, retentionFields } from "../shared/retention.js";
+import { describeHolder, describeRetention, parseRetention, retentionFields } from "../shared/retention.js";
+import { showState } from "../shared/state.js";
 import { GroupView } from "../groups/group_view.js";
 import { Inspector } from "../live/inspector.js";
 import { LiveView } from "../live/live_view.js";
+import { ScheduleList } from "../schedules/schedule_list.js";
 import { Charts, LagChart } from "./charts.js";
 import { Measures } from "./measures.js";
 import { PublishForm } from "./publish_form.js";
-import { ScheduleList } from "./schedule_list.js";
 
 /** @type {Record<string, string>} */
 const LABELS = { live: "Live", groups: "Groups", publish: "Publish", scheduled: "Scheduled" };
@@ -41,12 +43,12 @@ export class StreamPage extends EventTarget {
     this.inspector = new Inspector();
     this.live = new LiveView(tail, (entry) => this.inspector.open(this.name, entry));
     this.groups = new GroupView(this.lagChart.element, lengthOf);
-    this.schedules = new ScheduleList();
+    this.schedules = new ScheduleList(false);
     this.publish = new PublishForm();
     this.title = h("h1");
     this.figures = h("p.figures");
     this.closing = button("Close stream…", () => this.closeStream(), { "data-needs": "close" });
-    this.badge = h("span.badge", { hidden: true }, "closed");
+    this.badge = h("span.badge.state-word", { hidden: true });
     this.missing = h("p.notice.gap", { hidden: true }, "This stream does not exist. It is created when you publish to it.");
     this.tabs = VIEWS.map((view) => h("button.tab", {
       type: "button", role: "tab", id: `tab-${view}`, "aria-controls": `view-${view}`,
@@ -170,16 +172,17 @@ export class StreamPage extends EventTarget {
       `${formatCount(stream.entries_added)} added in total`,
       stream.length === 0 ? "" : `${stream.first_id} … ${stream.last_id}`,
       describeRetention(stream.retention),
-      stream.held_by === "no group" ? "keeps all until it has a group" : "",
+      describeHolder(stream.held_by),
       stream.schedules === 0 ? "" : `${formatCount(stream.schedules)} scheduled`,
       stream.media_type ?? "",
       stream.forked_from === undefined ? "" : `fork of ${stream.forked_from}`,
     ].filter((figure) => figure !== "").join("  ·  "));
   }
 
-  /** @param {{closed?: boolean, closed_at?: string, close_reason?: string}} stream */
-  showEnd({ closed = false, closed_at = "", close_reason = "" }) {
+  /** @param {{closed?: boolean, closed_at?: string, close_reason?: string, state?: string}} stream */
+  showEnd({ closed = false, closed_at = "", close_reason = "", state = "closed" }) {
     this.badge.hidden = !closed;
+    showState(this.badge, closed ? state : "");
     this.badge.title = close_reason === "" ? `since ${closed_at}` : `since ${closed_at}: ${close_reason}`;
     this.closing.disabled = closed;
     this.publish.setClosed(closed);
@@ -223,11 +226,11 @@ export class StreamPage extends EventTarget {
       title: `Trim ${this.name}`,
       fields: [
         { name: "by", label: "Keep", options: [["maxlen", "the newest entries, by number"], ["minid", "entries from an ID on"], ["older", "the newest entries, by age"]] },
-        { name: "limit", label: "Number, ID or age in seconds", required: true },
+        { name: "limit", label: "Number, ID or age", hint: "An age is such as 12h or 7d.", required: true },
       ],
       submit: "Trim",
       dangerous: true,
-      preview: (input) => previewTrims(this.name, [parseTrim(input)]),
+      preview: async (input) => previewTrims(this.name, [parseTrim(input)]),
       work: async (input) => `Removed ${countEntries((await api.trim(this.name, parseTrim(input))).deleted)}`,
     });
     if (values !== null) await this.finishAction();
@@ -242,7 +245,7 @@ export class StreamPage extends EventTarget {
       fields: retentionFields(retention),
       submit: "Set limits",
       dangerous: true,
-      preview: (input) => previewLimits(this.name, parseRetention(input), groups),
+      preview: async (input) => previewLimits(this.name, parseRetention(input), groups),
       work: async (input) => {
         await api.changeRetention(this.name, parseRetention(input));
         return "Limits set";
@@ -306,5 +309,5 @@ function describeDropped(schedules) {
 /** @param {Record<string, string>} values of the form */
 function parseTrim({ by, limit = "" }) {
   if (by === "minid") return { minid: limit };
-  return by === "older" ? { older_than_ms: Math.round(Number(limit) * 1000) } : { maxlen: Number(limit) };
+  return by === "older" ? { older_than_ms: parseMs(limit) ?? 0 } : { maxlen: Number(limit) };
 }

@@ -1,34 +1,42 @@
 """A connection to the gateway: requests whose heads were seen before are served where their bytes arrive.
 
-Knows: when a connection is between two requests, how an answer becomes one write, who the caller is, and that
-a request of a caller with many connections begins in its connection's turn.
+Knows: when a connection is between two requests, what a request shares with others, how an answer becomes
+one write, who the caller is, and that a request of a caller with many connections begins in its connection's
+turn.
 Must never know: what an operation does. It knows no operation by name.
 
-    bytes ─► head seen before, all of it here, in turn? ─ yes ─► Plan ─► `PlannedExchange` ─► one write
-                └► no: the parser ─► Plan ─► the same operation, in a task; the head is kept
+    bytes ─► head seen before, all of it here, in turn? ─ no ─► the parser ─► Plan ─► a task; the head is kept
+                └► yes: Plan + body ─► endpoint ─► Ask ─┬─► engine ──────────► answer ─► one write
+                                         │              └─► joined with others ─┘
+                                         └─► waits for something else: a task
 """
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, MutableMapping
-from typing import Any, Final
+from types import CoroutineType
+from typing import Any, Final, cast
 
 from app.auth import UNAUTHENTICATED
-from app.auth.rate_limiter import address_key, caller_of
+from app.auth.rate_limiter import Meter, address_key, caller_of
 from app.doors.http.answer_heads import CLOSE, HEADER_LINE
 from app.doors.http.heads import Seen
 from app.doors.http.http_connection import HttpConnection
-from app.doors.http.planned_exchange import PlannedExchange
 from app.doors.http.request_parser import RequestHead
 from app.doors.http.service import HttpService
 from app.doors.http.serving import Serving
+from app.errors import RefusalError
+from app.http.asks import Ask, Result
 from app.http.client_address import FORWARDED_FOR, Client, client_address
-from app.http.middleware import codings
-from app.http.middleware.request_id import complete
+from app.http.common import codings
+from app.http.common.exchanges import complete
 from app.http.plan import Coding, HeadPlan
-from app.http.responses import EXCHANGE_EXTENSION, NoResponse, Response, Scope
+from app.http.requests import NeedsTaskError, Request
+from app.http.responses import EXCHANGE_EXTENSION, Exchange, NoResponse, Response, Scope
 from app.live.budgets import FREE_BYTES
 from app.live.fair_queue import TASK_COST, ConnectionTurn
+from app.live.waiting import ClientLeftError
 from app.operating import Phase
+from engine import EngineError, Replies
 
 # Bytes that one client may send ahead of its answers before reading is paused.
 _AHEAD_BYTES_MAX: Final = 64 << 10
@@ -38,6 +46,131 @@ _AT_ONCE_MAX: Final = 16
 _JOINED_BYTES_MAX: Final = 16 << 10
 # To find a member in its class takes Python 3.11 a third of a microsecond.
 _DRAINING: Final = Phase.DRAINING
+
+
+class PlannedExchange(Exchange, kw_only=True):
+    """A request of which all is there, and its answer."""
+
+    connection: "PlannedConnection"
+    seen: Seen
+    # All of it: for a task, if only that can go on.
+    data: bytes
+    body: bytes
+    # Made where more than the plan and the body is needed; its end parts them, since each has the other.
+    request: Request | None = None
+    ask: Ask | None = None
+    # The rate that has counted it before there is a request.
+    meter: Meter | None = None
+
+    def begin(self, *, is_alone: bool = False) -> bool:
+        """Begin, with others where that may be. False, with nothing done, where it waits for more than the
+        engine before it asks that.
+        """
+        ask = None if is_alone or self.seen.passing else self.plan.raw
+        if ask is not None and ask.raw.takes(self.body) and self._join(ask):
+            return True
+        request = self._make_request()
+        try:
+            result = self.plan.operation.begin(request, self.body)
+        except NeedsTaskError:
+            self.release()
+            self.request = None
+            request.give_back()
+            return False
+        except Exception as error:  # noqa: BLE001 - every exception has an answer
+            self.connection.finish(self, self.plan.operation.refuse(request, error))
+            return True
+        self._go_on(None, result)
+        return True
+
+    def _join(self, ask: Ask) -> bool:
+        """Have its body read with those of others. False where it is refused, as its operation does."""
+        gateway, principal = self.connection.serving.gateway, self.plan.principal
+        assert principal is not None, "only those of known callers are read together"
+        assert ask.raw is not None, "it says how it is read"
+        limiter = gateway.limits.rates
+        try:
+            engine = gateway.tenant(principal.prefix).engine
+            if limiter is not None:
+                meter = limiter.meter(principal, client_address({"client": self.connection.address}))
+                if meter is not None:
+                    meter.take_requests(1, len(self.body))
+                self.meter = meter
+        except RefusalError:
+            return False
+        self.ask = ask
+        gateway.joiner.join_raw(engine, ask.raw, self.body, self._go_on, self._ask_alone)
+        return True
+
+    def _ask_alone(self) -> None:
+        """Have it served by its operation, which counts it again, unless it has waited for too long."""
+        if self.meter is not None:
+            self.meter.give_back()
+            self.meter = None
+        is_known = self.plan.stamp == self.connection.serving.gateway.stamp.value
+        if not is_known or not self.begin(is_alone=True):
+            self.connection.hand_over(self)
+
+    def _make_request(self) -> Request:
+        plan, connection = self.plan, self.connection
+        length = (b"content-length", b"%d" % len(self.body))
+        scope = {
+            "type": "http",
+            "method": plan.method,
+            "raw_path": plan.path,
+            "query_string": plan.query,
+            "headers": [*plan.headers.items(), length, *self.seen.passing.items()],
+            "client": connection.address,
+        }
+        self.request = request = Request(connection.serving.gateway, scope, connection.receive, self)
+        request.meter = self.meter
+        if plan.principal is not None:
+            request.principal, request.known_caller = plan.principal, connection.request_caller
+        return request
+
+    def _go_on(self, replies: Replies | None, result: Result | None = None) -> None:
+        """Go on with these replies, until there is an answer or something to wait for."""
+        request, ask = self.request, self.ask
+        try:
+            if request is None:
+                assert replies is not None, "it was asked with others"
+                assert ask is not None, "as above"
+                if self.meter is None and not isinstance(replies[0], EngineError):
+                    # All that it needs was known by its head.
+                    self.connection.finish(self, cast("Response", ask.answer(*replies)))
+                    return
+                request = self._make_request()
+            while True:
+                if replies is not None:
+                    assert ask is not None, "these are the replies to it"
+                    result = request.answered(ask, replies)
+                if not isinstance(result, Ask):
+                    break
+                ask = self.ask = result
+                try:
+                    replies = request.send(ask, self._go_on)
+                except NeedsTaskError:
+                    self.connection.run(self._settle(request, ask))
+                    return
+                if replies is None:
+                    return
+            if type(result) is CoroutineType:
+                self.connection.run(self._settle(request, result))
+                return
+            response = self.plan.operation.finish(request, cast("Response", result))
+        except Exception as error:  # noqa: BLE001 - as above
+            response = self.plan.operation.refuse(request or self._make_request(), error)
+        self.connection.finish(self, response)
+
+    async def _settle(self, request: Request, result: Result) -> None:
+        try:
+            response = self.plan.operation.finish(request, await request.settle(result))
+        except ClientLeftError:
+            request.take_back()
+            response = NoResponse()
+        except Exception as error:  # noqa: BLE001 - as above
+            response = self.plan.operation.refuse(request, error)
+        self.connection.finish(self, response)
 
 
 class PlannedConnection(HttpConnection):
@@ -216,7 +349,7 @@ class PlannedConnection(HttpConnection):
         (head, whole), self._head_read = self._head_read, (None, None)
         known, self._known = self._known, None
         plan = known or self.serving.plans.make(scope)
-        exchange = self.serving.request_ids.begin(plan, scope)
+        exchange = self.serving.exchanges.begin(plan, scope)
         scope["extensions"] = {**self.extensions, EXCHANGE_EXTENSION: exchange}
         if whole is not None and head is not None and known is None:
             self._heads.keep(whole, head, plan)
@@ -353,7 +486,7 @@ class PlannedConnection(HttpConnection):
         exchange.status, exchange.sent_bytes = response.status_code, len(response.body)
         # A client that has left is refused nothing.
         exchange.code = "" if isinstance(response, NoResponse) else response.code
-        self.serving.request_ids.note_end(exchange)
+        self.serving.exchanges.note_end(exchange)
         if self._idle is None:
             self.begin_idle()
         elif not self.transport.is_closing():

@@ -3,34 +3,26 @@
 Must never know: sockets, what is asked.
 """
 
-from typing import Protocol
-
 from app.auth.certificates import ClientCertificate
 from app.doors.http.heads import Heads
 from app.gateway import Gateway
 from app.http.client_address import TrustedProxies
-from app.http.middleware.request_id import RequestIds
+from app.http.common.exchanges import Exchanges
 from app.http.operations.plans import Planner
-
-
-class Application(Protocol):
-    """The application that is served, as `app.main` has it."""
-
-    gateway: Gateway
-    request_ids: RequestIds
-    proxies: TrustedProxies | None
 
 
 class Serving:
     """That of one port of an application."""
 
-    def __init__(self, app: Application, plans: Planner) -> None:
-        self.gateway = app.gateway
+    def __init__(
+        self, gateway: Gateway, plans: Planner, exchanges: Exchanges, proxies: TrustedProxies | None
+    ) -> None:
+        self.gateway = gateway
         self.plans = plans
-        self.request_ids = app.request_ids
-        self.proxies = app.proxies
-        self.monotonic = app.gateway.clock.monotonic
-        self.new_id, self.id_of = app.request_ids.new_id, app.request_ids.id_of
+        self.exchanges = exchanges
+        self.proxies = proxies
+        self.monotonic = gateway.clock.monotonic
+        self.new_id, self.id_of = exchanges.new_id, exchanges.id_of
         self.heads = self.new_heads()
 
     def new_heads(self, certificate: ClientCertificate | None = None) -> Heads:

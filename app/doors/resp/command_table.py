@@ -17,7 +17,9 @@ _ALL_KEYS: Final = frozenset({"del", "unlink", "exists", "touch", "watch"})
 _TWO_KEYS: Final = frozenset({"rename", "renamenx", "copy"})
 # About all streams; flushall and flushdb are, too.
 _NO_KEY: Final = frozenset({"keys", "scan", "dbsize", "randomkey"})
-_MOVABLE: Final = frozenset({"xread", "xreadgroup"})
+_BLOCKING: Final = frozenset({"xread", "xreadgroup"})
+# With DEADLETTER a group's has a second one, in any place.
+_MOVABLE: Final = _BLOCKING | {"weir.group|set"}
 _CONTAINER_ARITY: Final = -2
 
 
@@ -91,7 +93,8 @@ def _flags(name: str) -> list[Resp]:
     if name.startswith("config|"):
         return ["admin"]
     reads = set(row.all_actions) <= {"read"}
-    return ["readonly" if reads else "write", *(["blocking", "movablekeys"] if name in _MOVABLE else ())]
+    blocking, movable = ["blocking"] * (name in _BLOCKING), ["movablekeys"] * (name in _MOVABLE)
+    return ["readonly" if reads else "write", *blocking, *movable]
 
 
 def _keys(name: str) -> tuple[int, int, int]:

@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, Self
 
+from app import logs
 from app.doors.resp.connection import RespConnection
 from app.doors.resp.port import Port
 from app.doors.resp.session import RespSession
@@ -67,11 +68,23 @@ class RespServer:
             self._servers.append(server)
         return self
 
+    def drain(self) -> None:
+        """Close each connection as soon as its work is done."""
+        port = self.port
+        if port.sessions and not port.draining:
+            logs.get().info(
+                "the gateway stops: Redis clients are disconnected behind their replies",
+                clients=len(port.sessions),
+            )
+        port.draining = True
+        for session in list(port.sessions.values()):
+            session.end_if_idle()
+
     async def close(self) -> None:
         """Take no connection, let the others end their work, and end those that do not."""
         for server in self._servers:
             server.close()
-        self.port.drain()
+        self.drain()
         with suppress(TimeoutError):
             await asyncio.wait_for(self.port.empty.wait(), self._settings.drain_s_max)
         for session in list(self.port.sessions.values()):

@@ -7,7 +7,7 @@ Must never know: what a connection does with its bytes.
 import asyncio
 from collections.abc import Sequence
 from math import inf
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final, Generic, TypeVar
 
 from app import logs
 from app.doors.resp.codec import RequestLimits
@@ -21,14 +21,7 @@ from engine import EngineError
 AUTH_S_MAX: Final = 10.0
 
 
-class Ending(Protocol):
-    """What of a session ends with the gateway."""
-
-    def end_if_idle(self) -> None:
-        """Close if no work is under way."""
-
-
-S = TypeVar("S", bound=Ending)
+S = TypeVar("S")
 
 
 class PortLog:
@@ -65,7 +58,6 @@ class Port(Generic[S]):
         self._last_id = 0
         # By the prefixes of their tenants: those of clients without one have "".
         self._subscriptions: dict[str, Subscriptions] = {}
-        gateway.on_drain.append(self.drain)
 
     def subscriptions(self, prefix: str) -> Subscriptions:
         """The subscriptions of all clients of a tenant, to the channels of its own streams."""
@@ -121,14 +113,3 @@ class Port(Generic[S]):
         self.gateway.reports.counters.connections["resp"] = len(self.sessions)
         if not self.sessions:
             self.empty.set()
-
-    def drain(self) -> None:
-        """Close each connection as soon as its work is done."""
-        if self.sessions and not self.draining:
-            logs.get().info(
-                "the gateway stops: Redis clients are disconnected behind their replies",
-                clients=len(self.sessions),
-            )
-        self.draining = True
-        for session in list(self.sessions.values()):
-            session.end_if_idle()

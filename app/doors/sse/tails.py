@@ -15,9 +15,9 @@ from app.doors.sse import cursors as wire
 from app.doors.sse import events
 from app.doors.sse.cursors import TailOptions
 from app.errors import RefusalError, to_refusal
-from app.gateway import Gateway, Receive
+from app.gateway import Gateway
 from app.http.requests import Request
-from app.http.responses import STALL_EXTENSION, WRITE_EXTENSION, Exchange, Response, Send, send_body
+from app.http.responses import STALL_EXTENSION, WRITE_EXTENSION, Exchange, Receive, Response, Send, send_body
 from app.live.budgets import FREE_BYTES, Reader, Reservation
 from app.live.feeds import FeedEnd, FeedItem, FeedPage, Feeds, Subscriber
 from app.live.readers import GroupPump, Room, StreamPump
@@ -162,7 +162,10 @@ def end_with(refusal: RefusalError) -> Response:
     so that the client keeps its own.
     """
     headers = [one for one in events.HEADERS if one[0] != b"content-type"]
-    return Response(200, wire.end(refusal.code, retry_ms()), headers, media_type=events.MEDIA_TYPE)
+    response = Response(200, wire.end(refusal.code, retry_ms()), headers, media_type=events.MEDIA_TYPE)
+    # Counted and logged as the refusal that it is.
+    response.code = refusal.code
+    return response
 
 
 def retry_ms() -> int:

@@ -10,8 +10,7 @@ from collections import deque
 from typing import Final
 
 from app.doors.websocket.socket_link import NEVER_SENT, Listener
-from app.gateway import Receive
-from app.http.responses import Send
+from app.http.responses import Receive, Send
 
 # Bytes that wait to be sent; with more, the socket is `full`.
 _WAITING_BYTES_MAX: Final = 64 << 10

@@ -26,7 +26,7 @@ from app.doors.websocket.subscription_table import SessionLimits, Subscription
 from app.errors import CODES, RefusalError
 from app.gateway import Gateway
 from app.http.client_address import client_address
-from app.http.middleware.request_id import as_refusal
+from app.http.common.exchanges import as_refusal
 from app.http.request_bodies import read_in_thread
 from app.http.requests import Request
 from app.live.budgets import Reservation
@@ -439,7 +439,7 @@ class Connection:
         try:
             found = await run_unblocked(self.request, command, _COMMAND_BYTES_MAX)
         except Exception as error:  # noqa: BLE001 - every exception has an answer, see `as_refusal`
-            found = as_refusal(error, self.request.request_id)
+            found = as_refusal(error, self.request.request_id, of_command=True)
         finally:
             self.flow.end_work()
             self.request.release_output()
@@ -495,9 +495,6 @@ class Hub:
         self.frames = FairQueue(CycleBudget(gateway.clock.monotonic), FRAMES_A_CYCLE_MAX)
         # Whether the backend cannot be used, for longer than a moment.
         self.is_backend_away = False
-        gateway.on_drain.append(self.drain)
-        gateway.on_restart.append(self.restart)
-        gateway.on_outage.append(self.change_outage)
 
     def drain(self) -> None:
         """Notify every connection that the gateway stops."""

@@ -19,8 +19,7 @@ from websockets.http11 import Request, Response
 from websockets.server import ServerProtocol
 
 from app.doors.client import place_of
-from app.gateway import Receive
-from app.http.responses import Scope, Send
+from app.http.responses import Receive, Scope, Send
 from app.live.waiting import ClientLeftError
 from app.metrics.faults import Faults
 

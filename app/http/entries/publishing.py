@@ -17,12 +17,12 @@ from pydantic import BaseModel, Field, WithJsonSchema, model_validator
 from app.errors import invalid
 from app.gateway import Gateway
 from app.http.asks import Ask
-from app.http.entries import entry_bodies
+from app.http.entries import cloud_events, entry_bodies
 from app.http.entries.entry_pages import Base64
 from app.http.entries.line_bodies import ENVELOPE_STARTS
 from app.http.entries.stored_entries import ParsedEntries, in_one_pass
 from app.http.entries.values import VALUE_SCHEMA
-from app.http.media import JSON, NDJSON, MediaType
+from app.http.media import EVENT_MARK, JSON, NDJSON, MediaType, is_event
 from app.http.models import (
     ABSENT,
     Count,
@@ -43,6 +43,7 @@ from app.http.operations.binder import Body, request_of
 from app.http.request_bodies import INLINE_BYTES_MAX, BodyReading
 from app.http.requests import Request
 from app.http.responses import Response, location
+from app.limits import EntryLimits
 from app.operating import Phase
 from engine import ids, replies
 from engine.commands import types
@@ -65,7 +66,7 @@ KeyHeader = Annotated[
 _REF: Final = "#/components/schemas/"
 _PRODUCER_HEADERS: Final = (b"weir-producer", b"weir-epoch", b"weir-chunk")
 # What goes with others asks for none of these.
-_ASKING: Final = frozenset({b"prefer", b"content-encoding", *_PRODUCER_HEADERS})
+_ASKING: Final = frozenset({b"prefer", b"content-encoding", EVENT_MARK, *_PRODUCER_HEADERS})
 _INT64_MAX: Final = (1 << 63) - 1
 # Nested values take longer to read than others.
 _NESTED_INLINE_BYTES_MAX: Final = 64 << 10
@@ -150,10 +151,42 @@ class _EntryBody(Body):
         if nested:
             limits = msgspec.structs.replace(limits, nested=True)
         digest = arguments.get("idempotency_key") is not None
+        takes_events = isinstance(options, PublishOptions) and not options.raw
+        if takes_events and is_event(media.name, request.headers):
+            if nested:
+                raise invalid("nested", "it does not go with CloudEvents")
+            is_keyed = options.dedupe is not None
+            events = partial(
+                _read_events,
+                media=media,
+                headers=request.headers,
+                limits=limits,
+                digest=digest,
+                is_keyed=is_keyed,
+            )
+            return BodyReading(events, cloud_events.INLINE_BYTES_MAX)
+        if getattr(options, "dedupe", None) is not None:
+            raise invalid("dedupe", "it goes with CloudEvents")
         raw = cls.is_raw or getattr(options, "raw", False)
         reader = partial(entry_bodies.read, media=media, limits=limits, digest=digest, raw=raw)
         inline_bytes_max = _NESTED_INLINE_BYTES_MAX if nested else INLINE_BYTES_MAX
         return BodyReading(reader, inline_bytes_max, quick=partial(reader, quick=True))
+
+
+def _read_events(
+    body: bytes,
+    media: MediaType,
+    headers: Mapping[bytes, bytes],
+    limits: EntryLimits,
+    *,
+    digest: bool,
+    is_keyed: bool,
+) -> ParsedEntries:
+    published, key = cloud_events.read(body, media.name, headers, limits)
+    if is_keyed:
+        # What comes again may be written otherwise: it is known by its source and ID alone.
+        return msgspec.structs.replace(published, key=key, digest=entry_bodies.digest_of(key.encode()))
+    return msgspec.structs.replace(published, digest=entry_bodies.digest_of(body)) if digest else published
 
 
 class _BatchBody(_EntryBody):
@@ -398,9 +431,15 @@ class PublishOptions(LinesOptions):
     raw: Annotated[
         Flag, Field(description="the body of any type is one entry as it is: its field `data`")
     ] = False
+    dedupe: Annotated[
+        Literal["ce"] | None,
+        Field(description="`source` and `id` of CloudEvents"),
+    ] = None
 
     @model_validator(mode="after")
     def _check_form(self) -> Self:
+        if self.raw and self.dedupe is not None:
+            raise wrong("it does not go with raw", at="dedupe")
         if self.raw and self.nested is not None:
             raise wrong("it does not go with nested", at="raw")
         return self

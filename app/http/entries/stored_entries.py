@@ -69,7 +69,7 @@ class ParsedEntries(msgspec.Struct, frozen=True):
     """Stored forms without IDs. `ids` is empty where all are the engine's, `later` where no entry says when
     it is appended; `batch` decides the form of the response.
 
-    `digest` identifies the body, if requested.
+    `digest` identifies the body, if requested; `key` is an idempotency key that stands in it, if requested.
     """
 
     bodies: Sequence[bytes]
@@ -77,6 +77,7 @@ class ParsedEntries(msgspec.Struct, frozen=True):
     batch: bool = False
     digest: bytes = b""
     later: Sequence[Later | None] = ()
+    key: str | None = None
 
 
 class Envelope(msgspec.Struct, forbid_unknown_fields=True):

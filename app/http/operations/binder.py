@@ -161,7 +161,7 @@ class Binder:
         elif own is not None:
             self._own_body = name, own
         elif name in path_names and any(isinstance(mark, NameType) for mark in marks):
-            # `app.http.middleware.paths` has checked each segment of a path as a name.
+            # `app.http.common.paths` has checked each segment of a path as a name.
             self._names.append(name)
         else:
             presence = Required if default is _EMPTY else NotRequired

@@ -19,9 +19,9 @@ from app.errors import invalid
 from app.gateway import Gateway
 from app.http import media
 from app.http.asks import Ask, Result
+from app.http.common.exchanges import as_refusal
 from app.http.conditional import revalidate, tag_of
 from app.http.media import JSON, MERGE_PATCH
-from app.http.middleware.request_id import as_refusal
 from app.http.models import ResponseModel
 from app.http.operations.binder import Binder, Body, Endpoint
 from app.http.operations.options import Handler, Json, Options
@@ -32,7 +32,7 @@ from app.live.budgets import FREE_BYTES
 from app.live.waiting import ClientLeftError
 from app.operating import Phase
 
-_PREFER_DURABILITY: Final = "`durability=fsync`: the answer leaves when the change is on disk"
+_PREFER_DURABILITY: Final = "`durability=fsync`: answer once the change is on disk"
 _DURABILITY: Final = "`fsync`: it is on disk; `os`: the system has it; else `backend_durability`"
 
 _ETAG: Final = "the entity tag of what is shown, for If-None-Match and If-Match"
@@ -294,10 +294,11 @@ class Operation:
         request.end_actions(response.status_code, response.code)
 
     def _refused(self, request: Request, error: Exception) -> Response:
-        refusal = as_refusal(error, request.request_id)
+        is_of_command = self.rule is Access.PER_COMMAND
+        refusal = as_refusal(error, request.request_id, of_command=is_of_command)
         if refusal.retryable and self.end is not None and request.asks_for_events(self.offers):
             return self.end(refusal)
-        if self.rule is Access.PER_COMMAND:
+        if is_of_command:
             # SDKs of the command API look for `error`.
             refusal.members["error"] = refusal.members.get("redis_error") or f"ERR {refusal.detail}"
         response = refuse(refusal, request.request_id)

@@ -17,11 +17,11 @@ from typing import Final
 from app.auth import Access, Action, Resource
 from app.errors import RefusalError
 from app.gateway import Gateway
-from app.http.middleware import codings
-from app.http.middleware.origins import PREFLIGHT, Origins
-from app.http.middleware.paths import decoded
+from app.http.common import codings
+from app.http.common.origins import PREFLIGHT, Origins
+from app.http.common.paths import decoded
 from app.http.operations.operation import ACCEPT_PATCH, Operation
-from app.http.operations.table import RouteTable
+from app.http.operations.router import RouteTable
 from app.http.plan import PASSING, HeadPlan
 from app.http.requests import join, shown_certificate
 from app.http.responses import CERTIFICATE_EXTENSION, Scope

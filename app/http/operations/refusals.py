@@ -53,11 +53,8 @@ def refusals(
     by_status: dict[int | str, list[str]] = {}
     for code in dict.fromkeys(codes):
         by_status.setdefault(CODES[code].status, []).append(code)
-    found = {
-        status: _reference(_name(status), ", ".join(f"`{code}`" for code in codes))
-        for status, codes in sorted(by_status.items(), key=lambda one: str(one[0]))
-    }
-    return {**found, "default": _reference(_OTHER, "Any other refusal")}
+    found = {status: _reference(_name(status), codes) for status, codes in sorted(by_status.items(), key=str)}
+    return {**found, "default": _reference(_OTHER, ())}
 
 
 def describe_header(description: str) -> Json:
@@ -65,9 +62,15 @@ def describe_header(description: str) -> Json:
     return {"description": description, "schema": {"type": "string"}}
 
 
-def _reference(name: str, words: str) -> Json:
-    """A component, with what it means here: OpenAPI 3.1 allows a description beside a reference."""
-    return {"$ref": f"#/components/responses/{name}", "description": words}
+def _reference(name: str, codes: Sequence[str]) -> Json:
+    """A component, and which of its codes are meant here: OpenAPI 3.1 allows a description beside a
+    reference.
+    """
+    return {"$ref": f"#/components/responses/{name}", "description": _listed(codes)}
+
+
+def _listed(codes: Sequence[str]) -> str:
+    return ", ".join(f"`{code}`" for code in codes) or "Any other refusal"
 
 
 def _name(status: int | str) -> str:
@@ -80,13 +83,12 @@ def components() -> dict[str, Json]:
     for code, kind in CODES.items():
         found.setdefault(_name(kind.status), []).append(code)
     named: dict[str, Json] = {
-        name: {"description": "Refused: " + "; ".join(CODES[code].title for code in codes), **problem(codes)}
-        for name, codes in found.items()
+        name: {"description": _listed(codes), **problem(codes)} for name, codes in found.items()
     }
     named[_name(_TOO_MANY)]["headers"] = {
         name: describe_header(text) for name, text in _LIMIT_HEADERS.items()
     }
-    return {**named, _OTHER: {"description": "Refused: its code says why", **problem(("internal",))}}
+    return {**named, _OTHER: {"description": _listed(()), **problem(("internal",))}}
 
 
 def problem(codes: Sequence[str]) -> Json:

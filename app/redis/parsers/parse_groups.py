@@ -6,12 +6,16 @@ Must never know: what is in a group.
 """
 
 from collections.abc import Callable
-from typing import Final
+from functools import partial
+from typing import Any, Final
+
+from msgspec.structs import replace
 
 from app.redis import replies
 from app.redis.parsers.parse_entries import ids_block
 from app.redis.parsers.words import (
     INTEGER_MAX,
+    Options,
     Words,
     consumer_name,
     echo,
@@ -25,12 +29,16 @@ from app.redis.parsers.words import (
     range_start,
     stream_name,
     subcommand_syntax,
+    take_option,
+    text,
 )
 from app.redis.request import CommandRequest, for_engine, refused_behind_group, refused_behind_key
+from app.redis.resp import Resp
 from engine import EngineError, errors, ids
 from engine.commands import types
-from engine.commands.weir_commands import Extend, UpdateGroup
-from engine.replies import Presence
+from engine.commands.weir_commands import ExamineGroup, Extend, UpdateGroup
+from engine.replies import GroupFacts, Presence, Reply
+from engine.why import explain
 
 # Redis's bound on XAUTOCLAIM's COUNT: what its array of deleted IDs, 16 bytes each, may take.
 _AUTOCLAIM_COUNT_MAX: Final = INTEGER_MAX // 16
@@ -88,19 +96,52 @@ def extend(words: Words) -> CommandRequest:
     return for_engine(command, replies.done_ids)
 
 
-def pause(words: Words) -> CommandRequest:
-    """WEIR.PAUSE key group: the group delivers nothing until it is resumed."""
-    return _set_paused(words, paused=True)
-
-
-def resume(words: Words) -> CommandRequest:
-    """WEIR.RESUME key group: the group delivers again."""
-    return _set_paused(words, paused=False)
-
-
 def _set_paused(words: Words, *, paused: bool) -> CommandRequest:
+    """WEIR.PAUSE key group: the group delivers nothing until WEIR.RESUME key group."""
     stream, group = stream_name(words.take()), group_name(words.take())
     return for_engine(UpdateGroup(stream=stream, group=group, policy={"paused": paused}))
+
+
+PAUSE: Final = partial(_set_paused, paused=True)
+RESUME: Final = partial(_set_paused, paused=False)
+
+
+def _number(word: bytes) -> int | None:
+    return integer_from(word, 0, INTEGER_MAX, "ERR a number of a policy is 0 or more, 0 for none") or None
+
+
+# An empty word, or 0, takes away what the option sets.
+_POLICY: Final[Options] = {
+    b"ACKTIMEOUT": ("ack_timeout_ms", _number),
+    b"CONSUMERTIMEOUT": ("consumer_timeout_ms", _number),
+    b"MAXAGE": ("max_age_ms", _number),
+    b"DEADLETTER": ("dead_letter_stream", lambda word: stream_name(word) if word else None),
+    b"MAXDELIVERIES": ("max_deliveries", _number),
+    b"ORDEREDBY": ("ordered_by", lambda word: text(word, "the name of a field") or None),
+    b"INFLIGHTPERKEY": ("in_flight_per_key", integer),
+}
+
+
+def set_group(words: Words) -> CommandRequest:
+    """WEIR.GROUP SET key group [ACKTIMEOUT ms] [CONSUMERTIMEOUT ms] [MAXAGE ms] [DEADLETTER key
+    [MAXDELIVERIES n]] [ORDEREDBY field] [INFLIGHTPERKEY n]: what is named of the group's policy.
+    """
+    _, key, named = words.take_many(3)
+    stream, group = stream_name(key), group_name(named)
+    policy: dict[str, Any] = {}
+    while words.left:
+        take_option(words, _POLICY, policy)
+    letters = policy.get("dead_letter_stream")
+    if letters is None and policy.get("max_deliveries"):
+        raise errors.invalid("ERR MAXDELIVERIES goes with DEADLETTER key")
+    if letters == stream:
+        raise errors.invalid("ERR a dead letter in the same stream would be read again")
+    if "dead_letter_stream" in policy:
+        policy.setdefault("max_deliveries", None)
+    request = for_engine(UpdateGroup(stream=stream, group=group, policy=policy))
+    if letters is None:
+        return request
+    return replace(request, streams=(stream, letters), target_actions=("write",))
 
 
 def _no_group(group: str) -> Callable[[str, Presence], EngineError]:
@@ -339,19 +380,34 @@ def xgroup_destroy(words: Words) -> CommandRequest:
     return for_engine(types.XGroupDestroy(stream=stream_name(key), group=group_name(group)), replies.count)
 
 
-def xgroup_createconsumer(words: Words) -> CommandRequest:
-    """XGROUP CREATECONSUMER key group consumer."""
+def _xgroup_consumer(
+    words: Words, kind: type[types.XGroupCreateConsumer | types.XGroupDelConsumer]
+) -> CommandRequest:
+    """XGROUP CREATECONSUMER key group consumer, and DELCONSUMER."""
     _, key, group, consumer = words.rest()
-    command = types.XGroupCreateConsumer(
-        stream=stream_name(key), group=group_name(group), consumer=consumer_name(consumer)
-    )
-    return for_engine(command, replies.count)
+    stream, name = stream_name(key), group_name(group)
+    return for_engine(kind(stream=stream, group=name, consumer=consumer_name(consumer)), replies.count)
 
 
-def xgroup_delconsumer(words: Words) -> CommandRequest:
-    """XGROUP DELCONSUMER key group consumer."""
-    _, key, group, consumer = words.rest()
-    command = types.XGroupDelConsumer(
-        stream=stream_name(key), group=group_name(group), consumer=consumer_name(consumer)
-    )
-    return for_engine(command, replies.count)
+XGROUP_CREATECONSUMER: Final = partial(_xgroup_consumer, kind=types.XGroupCreateConsumer)
+XGROUP_DELCONSUMER: Final = partial(_xgroup_consumer, kind=types.XGroupDelConsumer)
+
+
+def why(words: Words) -> CommandRequest:
+    """WEIR.WHY key group [consumer]: why the group delivers nothing. The reply has for each reason its word,
+    a sentence, and what to do.
+    """
+    key, group = words.take_many(2)
+    stream, name = stream_name(key), group_name(group)
+    consumer = consumer_name(words.take()) if words.left else None
+    if words.left:
+        raise errors.syntax_error()
+
+    def shown(reply: Reply) -> Resp:
+        assert isinstance(reply, GroupFacts), "examining answers facts"
+        return [
+            [one.code.encode(), one.detail.encode(), one.remedy.redis.encode()]
+            for one in explain(reply, stream, name, consumer)
+        ]
+
+    return for_engine(ExamineGroup(stream=stream, group=name, consumer=consumer), shown)

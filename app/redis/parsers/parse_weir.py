@@ -8,7 +8,7 @@ import msgspec
 
 from app.redis import replies
 from app.redis.parsers import parse_entries
-from app.redis.parsers.words import Words, stream_name
+from app.redis.parsers.words import Words, stream_name, text
 from app.redis.request import CommandRequest, for_engine
 from engine import errors
 from engine.commands.types import XAdd, XInfoStream
@@ -20,7 +20,7 @@ def close(words: Words) -> CommandRequest:
     key, reason, drops = words.take(), "", False
     while words.left:
         if words.took(b"REASON", values=1):
-            reason = _reason(words.take())
+            reason = text(words.take(), "the reason of an end")
         elif words.took(b"SCHEDULES", values=1):
             drops = words.took(b"DROP")
             if not drops:
@@ -34,13 +34,6 @@ def close(words: Words) -> CommandRequest:
         else:
             raise errors.syntax_error()
     return for_engine(Close(stream=stream_name(key), reason=reason, drops_schedules=drops))
-
-
-def _reason(word: bytes) -> str:
-    try:
-        return word.decode()
-    except UnicodeDecodeError:
-        raise errors.invalid("ERR the reason of an end is UTF-8") from None
 
 
 def info(words: Words) -> CommandRequest:

@@ -65,7 +65,9 @@ class CommandRow(NamedTuple):
     """`arity` counts all words, command and subcommand included; if negative, it is a minimum.
 
     Every action must be allowed on every stream that the command names. Of a command that brings one stream's
-    content to another, `actions` are those on its source, and `target` has those on the other one.
+    content to another, `actions` are those on its source, and `target` has those on the other one. A parser
+    may ask for more. What reads and what sets are two rows, as subcommands: from `actions` clients learn
+    whether a command changes anything (COMMAND INFO).
     """
 
     arity: int
@@ -100,6 +102,8 @@ def _command_count(_: Words) -> CommandRequest:
     return at_once(lambda _: len({name.partition("|")[0] for name in COMMANDS}))
 
 
+_HELPFUL: Final = ("command", "config", "memory", "object", "weir.group", "weir.schedule", "xgroup", "xinfo")
+
 COMMANDS: Final[Mapping[str, CommandRow]] = {
     "xadd": CommandRow(-5, _WRITE, parse_entries.xadd),
     "xlen": CommandRow(2, _READ, parse_entries.xlen),
@@ -121,29 +125,31 @@ COMMANDS: Final[Mapping[str, CommandRow]] = {
     "xautoclaim": CommandRow(-6, _CONSUME, parse_groups.xautoclaim),
     "weir.close": CommandRow(-2, _CLOSE, parse_weir.close),
     "weir.info": CommandRow(2, _READ, parse_weir.info),
-    "weir.schedule|help": _help("weir.schedule"),
     # Of what recurs it takes `manage` too.
     "weir.schedule|set": CommandRow(-9, _WRITE, parse_schedules.set_schedule),
     "weir.schedule|get": CommandRow(4, _READ, parse_schedules.get_schedule),
     "weir.schedule|list": CommandRow(-3, _READ, parse_schedules.list_schedules),
     "weir.schedule|del": CommandRow(-4, _WRITE, parse_schedules.delete_schedule),
+    "weir.schedule|pause": CommandRow(-4, _WRITE, parse_schedules.pause_schedule),
+    "weir.schedule|resume": CommandRow(-4, _WRITE, parse_schedules.resume_schedule),
     "xgroup|create": CommandRow(-5, _MANAGE, parse_groups.xgroup_create),
     "xgroup|setid": CommandRow(-5, _MANAGE, parse_groups.xgroup_setid),
     "xgroup|destroy": CommandRow(4, _MANAGE, parse_groups.xgroup_destroy),
     # XREADGROUP creates its consumer too.
-    "xgroup|createconsumer": CommandRow(5, _CONSUME, parse_groups.xgroup_createconsumer),
-    "xgroup|delconsumer": CommandRow(5, _MANAGE, parse_groups.xgroup_delconsumer),
-    "xgroup|help": _help("xgroup"),
+    "xgroup|createconsumer": CommandRow(5, _CONSUME, parse_groups.XGROUP_CREATECONSUMER),
+    "xgroup|delconsumer": CommandRow(5, _MANAGE, parse_groups.XGROUP_DELCONSUMER),
     "xinfo|stream": CommandRow(-3, _READ, parse_server.xinfo_stream),
     "xinfo|groups": CommandRow(3, _READ, parse_server.xinfo_groups),
     "xinfo|consumers": CommandRow(4, _READ, parse_server.xinfo_consumers),
-    "xinfo|help": _help("xinfo"),
     "del": CommandRow(-2, _MANAGE, parse_server.delete),
     "unlink": CommandRow(-2, _MANAGE, parse_server.delete),
     "weir.nack": CommandRow(-7, _CONSUME, parse_groups.weir_nack),
     "weir.extend": CommandRow(-5, _CONSUME, parse_groups.extend),
-    "weir.pause": CommandRow(3, _MANAGE, parse_groups.pause),
-    "weir.resume": CommandRow(3, _MANAGE, parse_groups.resume),
+    "weir.pause": CommandRow(3, _MANAGE, parse_groups.PAUSE),
+    "weir.resume": CommandRow(3, _MANAGE, parse_groups.RESUME),
+    # With DEADLETTER it takes more.
+    "weir.group|set": CommandRow(-6, _MANAGE, parse_groups.set_group),
+    "weir.why": CommandRow(-3, _READ, parse_groups.why),
     "expire": CommandRow(-3, _MANAGE, parse_keys.EXPIRE),
     "expireat": CommandRow(-3, _MANAGE, parse_keys.EXPIREAT),
     "pexpire": CommandRow(-3, _MANAGE, parse_keys.PEXPIRE),
@@ -171,19 +177,16 @@ COMMANDS: Final[Mapping[str, CommandRow]] = {
     "object|freq": CommandRow(3, _READ, parse_keys.object_freq),
     "object|idletime": CommandRow(3, _READ, parse_keys.object_idletime),
     "object|refcount": CommandRow(3, _READ, parse_keys.object_refcount),
-    "object|help": _help("object"),
     "memory|usage": CommandRow(-3, _READ, parse_keys.memory_usage),
-    "memory|help": _help("memory"),
     "config|get": CommandRow(-3, _ADMIN, parse_server.config_get),
     "config|set": CommandRow(-4, _ADMIN, parse_server.config_set),
-    "config|help": _help("config"),
     "ping": CommandRow(-1, _NOBODY, parse_server.ping),
     "echo": CommandRow(2, _NOBODY, parse_server.echo_back),
     "time": CommandRow(1, _NOBODY, parse_server.time),
     "wait": CommandRow(3, _NOBODY, parse_server.wait),
     "waitaof": CommandRow(4, _NOBODY, parse_server.waitaof),
     "command|count": CommandRow(2, _NOBODY, _command_count),
-    "command|help": _help("command"),
+    **{f"{name}|help": _help(name) for name in _HELPFUL},
 }
 
 _CONTAINERS: Final = frozenset(name.partition("|")[0] for name in COMMANDS if "|" in name)
@@ -227,7 +230,8 @@ def parse(words: Sequence[bytes]) -> CommandRequest:
     row = COMMANDS[name]
     parsed = row.parse(Words(words))
     actions = (*row.actions, *parsed.actions)
-    return msgspec.structs.replace(parsed, name=name, actions=actions, target_actions=row.target)
+    target = parsed.target_actions or row.target
+    return msgspec.structs.replace(parsed, name=name, actions=actions, target_actions=target)
 
 
 def changing(words: Sequence[bytes]) -> tuple[Action, str] | None:

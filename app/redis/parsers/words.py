@@ -6,8 +6,8 @@ Must never know: a single command.
 """
 
 import re
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
 from app import names
 from engine import EngineError, errors, ids
@@ -69,6 +69,18 @@ class Words:
             self._place += 1
             return True
         return False
+
+
+# Options with a value, by their words: the names of what they set, and how the value is read.
+Options = Mapping[bytes, tuple[str, Callable[[bytes], object]]]
+
+
+def take_option(words: Words, options: Options, given: dict[str, Any]) -> None:
+    """Take one of the options and its value into what is `given`, each once."""
+    option = options.get(words.option()) if words.left > 1 else None
+    if option is None or option[0] in given:
+        raise errors.syntax_error()
+    given[option[0]] = option[1](words.take())
 
 
 def echo(word: bytes) -> str:
@@ -146,6 +158,14 @@ def range_end(word: bytes) -> int:
     if bound == ids.ID_MIN:
         raise errors.invalid_interval("end")
     return bound - 1
+
+
+def text(word: bytes, what: str) -> str:
+    """The text that `word` is, of what is `what`."""
+    try:
+        return word.decode()
+    except UnicodeDecodeError:
+        raise errors.invalid(f"ERR {what} is UTF-8") from None
 
 
 def stream_name(word: bytes) -> str:

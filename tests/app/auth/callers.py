@@ -33,7 +33,7 @@ async def app_with(
     await asyncio.to_thread(path.write_text, lines)
     policy = await asyncio.to_thread(policy_of, settings, clock)
     app = create_app(settings, clock, policy=policy)
-    app.gateway.open(engine)
+    app.life.open(engine)
     return app
 
 

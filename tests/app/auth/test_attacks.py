@@ -39,7 +39,7 @@ async def test_credentials_in_a_url_are_in_no_log(engine: Engine, capsys: pytest
     """A query is never logged, also where the request is refused for it."""
     settings = Settings(log_requests="all", log_format="json", root_token=SecretStr(ROOT))
     app = await asyncio.to_thread(create_app, settings, SystemClock())
-    app.gateway.open(engine)
+    app.life.open(engine)
     async with client(app, ROOT) as http:
         ticket = (await http.post("/v1/tickets")).json()["ticket"]
         for query in (f"ticket={ticket}", f"token={ROOT}", f"access_token={ROOT}", f"ticket=x&token={ROOT}"):
@@ -263,25 +263,6 @@ async def test_a_list_of_streams_names_no_hidden_one(engine: Engine, tmp_path: P
     assert pages == [found[at : at + limit] for at in range(0, len(found), limit)]
     # As where there is none with the prefix.
     assert hidden.json() == {"streams": [], "next": None}
-
-
-@pytest.mark.parametrize("how", ["keep", "delete", "acked"])
-async def test_a_worker_that_may_not_delete_does_not_by_acknowledging(
-    engine: Engine, tmp_path: Path, how: str
-) -> None:
-    """The entry may be another group's work still."""
-    await reply_to(engine, EnsureStream(stream="s"))
-    worker, deleter = made("consume:s"), made("consume,write:s")
-    app = await app_with(engine, tmp_path, worker, deleter)
-    path = "/v1/streams/s/groups/g"
-    async with client(app, ROOT) as http:
-        await http.post("/v1/streams/s/entries", json={"id": "1-0", "fields": {"k": "v"}})
-    for token, status, left in ((worker, 403, 1), (deleter, 200, 0)):
-        async with client(app, token.text) as http:
-            await http.post(f"{path}/consumers/c/read", json={})
-            answer = await http.post(f"{path}/ack", json={"ids": ["1-0"], "delete": how})
-            assert answer.status_code == status, answer.text
-            assert await reply_to(engine, XLen(stream="s")) == left
 
 
 @pytest.mark.parametrize("how", ["keep", "delete", "acked"])

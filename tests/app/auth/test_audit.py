@@ -24,7 +24,7 @@ from tests.app.policies import principal_with
 async def audited(engine: Engine, path: Path) -> App:
     settings = Settings(log_requests="none", root_token=SecretStr(ROOT), audit_file=str(path))
     app = await asyncio.to_thread(create_app, settings, SystemClock())
-    app.gateway.open(engine)
+    app.life.open(engine)
     return app
 
 

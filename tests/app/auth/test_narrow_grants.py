@@ -49,6 +49,7 @@ CASES: Final = (
     Case("WEIR.EXTEND s {group} {consumer} 1-0", consumer=True),
     Case("WEIR.PAUSE s {group}"),
     Case("WEIR.RESUME s {group}"),
+    Case("WEIR.GROUP SET s {group} MAXAGE 9 DEADLETTER t"),
     Case("XPENDING s {group}"),
     Case("XPENDING s {group} - + 10 {consumer}", consumer=True),
     Case("XINFO CONSUMERS s {group}"),

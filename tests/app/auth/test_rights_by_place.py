@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -37,11 +37,17 @@ OTHERS: Final[Mapping[str, set[str]]] = {
     "weir.schedule|get": {"access"},
     "weir.schedule|list": {"access"},
     "weir.schedule|del": {"delete"},
+    "weir.schedule|pause": {"update"},
+    "weir.schedule|resume": {"update"},
     "weir.nack": {"update"},
     "weir.extend": {"update"},
     "weir.pause": {"update"},
+    "weir.why": {"access"},
     "weir.resume": {"update"},
+    "weir.group|set": {"update"},
 }
+# And with another one.
+TARGETS: Final = {"weir.group|set": {"b": {"insert"}}}
 CHANGES: Final = {"write", "consume", "manage"}
 # For what is done in a place, one of these actions is asked for there.
 RULE: Final[Mapping[str, set[str]]] = {
@@ -81,8 +87,8 @@ def flags(server: RedisServer) -> Mapping[str, Mapping[str, set[str]]]:
     found: dict[str, Mapping[str, set[str]]] = {}
     for name, reply in zip(WORDS, server.each([*asked]), strict=True):
         if isinstance(reply, Exception):
-            assert name in OTHERS, (name, reply)
-            found[name] = {"a": OTHERS[name]}
+            assert name in OTHERS, f"OTHERS says what {name} does with its stream: {reply}"
+            found[name] = {"a": OTHERS[name], **TARGETS.get(name, {})}
         else:
             found[name] = {key.decode(): {one.decode() for one in said} for key, said in reply}
     return found
@@ -174,12 +180,13 @@ async def test_a_command_beside_it_that_may_run_allows_nothing(tmp_path: Path, d
 GROUP: Final = "/v1/streams/tasks/groups/g"
 SET: Final = ("PATCH", GROUP, {"dead_letter": {"stream": "letters"}})
 ENSURE: Final = ("PUT", GROUP, {"dead_letter": {"stream": "letters"}})
+COMMAND: Final = ("POST", "/v1/commands", ["WEIR.GROUP", "SET", "tasks", "g", "DEADLETTER", "letters"])
 REDRIVE: Final = ("POST", f"{GROUP}/dead-letters/redrive", {"dry_run": False})
 LOOK: Final = ("POST", f"{GROUP}/dead-letters/redrive", {"dry_run": True})
 # Of each call, which grants are enough; without any part of one it is refused.
-CARRIED: Final = {
-    "set": (SET, ENSURE, ("manage:tasks", "read:tasks", "write:letters")),
-    "set-by-a-worker": (SET, ENSURE, ("manage:tasks", "consume:tasks", "write:letters")),
+CARRIED: Final[Mapping[str, Sequence[Any]]] = {
+    "set": (SET, ENSURE, COMMAND, ("manage:tasks", "read:tasks", "write:letters")),
+    "set-by-a-worker": (SET, ENSURE, COMMAND, ("manage:tasks", "consume:tasks", "write:letters")),
     "redrive": (LOOK, REDRIVE, ("write:tasks", "read:letters", "write:letters")),
     "redrive-by-a-worker": (LOOK, REDRIVE, ("write:tasks", "consume:letters", "write:letters")),
 }
@@ -195,7 +202,7 @@ async def test_who_carries_entries_elsewhere_may_read_them(engine: Engine, name:
     for grants, may in ((enough, True), *((some, False) for some in partly)):
         policy = FixedPolicy(principal_with(*grants))
         app = create_app(Settings(log_requests="none"), SystemClock(), policy=policy)
-        app.gateway.open(engine)
+        app.life.open(engine)
         async with calling(app) as http:
             for method, path, body in calls:
                 answer = await http.request(method, path, json=body)
@@ -214,7 +221,8 @@ async def test_a_worker_may_read_what_its_group_does(
     grants = [Grant.parse("manage:tasks"), Grant.parse("write:letters"), narrow]
     policy = FixedPolicy(Principal("tester", grants))
     app = create_app(Settings(log_requests="none"), SystemClock(), policy=policy)
-    app.gateway.open(engine)
+    app.life.open(engine)
     async with calling(app) as http:
-        answer = await http.request(SET[0], SET[1], json=SET[2])
-        assert answer.status_code == (200 if may else 403), answer.text
+        for method, path, body in (SET, COMMAND):
+            answer = await http.request(method, path, json=body)
+            assert answer.status_code == (200 if may else 403), answer.text

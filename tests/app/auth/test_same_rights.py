@@ -70,9 +70,9 @@ DEEDS: Final = [
     Deed("DELETE", f"{G}?pending=drop", None, ["XGROUP", "DESTROY", "s", "g"], {"manage"}),
     Deed("DELETE", S, None, ["DEL", "s"], {"manage"}),
 ]
-# Of one action, and of two.
+# Of one action, of two, and of three.
 HELD: Final = [
-    set(some) for count in (1, 2) for some in combinations(("read", "write", "consume", "manage"), count)
+    set(some) for count in (1, 2, 3) for some in combinations(("read", "write", "consume", "manage"), count)
 ]
 
 

@@ -7,6 +7,7 @@ from app.auth import TokenPolicy, tokens
 from app.auth.grants import Grant
 from app.auth.stamp import Stamp
 from app.gateway import Gateway
+from app.life import Life
 from app.operating import Phase
 from app.settings import Settings
 from tests.engine.clocks import HandClock, settle
@@ -15,13 +16,13 @@ READ = (Grant.parse("read:orders.*"),)
 
 
 async def test_each_phase_has_another_stamp() -> None:
-    gateway = Gateway(Settings(), HandClock())
-    seen = {gateway.stamp.value}
+    life = Life(Gateway(Settings(), HandClock()))
+    seen = {life.gateway.stamp.value}
     for phase in (Phase.READY, Phase.RESTARTING, Phase.READY):
-        gateway.enter(phase)
-        seen.add(gateway.stamp.value)
-    gateway.drain()
-    assert len(seen | {gateway.stamp.value}) == 5
+        life.enter(phase)
+        seen.add(life.gateway.stamp.value)
+    life.drain()
+    assert len(seen | {life.gateway.stamp.value}) == 5
 
 
 async def test_tokens_that_go_or_change_change_it_and_new_ones_do_not() -> None:

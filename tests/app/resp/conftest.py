@@ -13,6 +13,7 @@ import pytest
 from app.auth import AccessPolicy
 from app.doors.resp.listening import RespServer
 from app.gateway import Gateway
+from app.life import Life
 from engine import Clock, Engine, SystemClock
 from tests.bounds import bounded
 
@@ -98,9 +99,11 @@ class TestedPort:
 
     __test__ = False
 
-    def __init__(self, gateway: Gateway, path: Path) -> None:
-        self.gateway = gateway
-        self.server = RespServer(gateway)
+    def __init__(self, life: Life, path: Path) -> None:
+        self.life = life
+        self.gateway = life.gateway
+        self.server = RespServer(life.gateway)
+        life.on_drain.append(self.server.drain)
         self.path = path
         self._wires: list[Wire] = []
 
@@ -131,11 +134,11 @@ async def open_port(tmp_path: Path) -> AsyncIterator[Callable[..., object]]:
         given["resp_listen"] = (f"unix:{path}", *given.get("resp_listen", ()))
         settings = bounded(log_requests="none", drain_s_max=1, **given)
         clock = clock or SystemClock()
-        gateway = Gateway(settings, clock, policy)
+        life = Life(Gateway(settings, clock, policy))
         engine = Engine.open(None, clock=clock)
         await engine.start()
-        gateway.open(engine)
-        port = TestedPort(gateway, path)
+        life.open(engine)
+        port = TestedPort(life, path)
         await port.server.start()
         opened.append((port, engine))
         return port

@@ -32,14 +32,7 @@ from tests.engine.steps import (
     grouping,
     near,
 )
-from tests.engine.test_beside_redis import (
-    FORGETTING,
-    NO_BOUND,
-    READERS_MAX,
-    REMOVING,
-    below,
-    comparable,
-)
+from tests.engine.test_beside_redis import FORGETTING, NO_BOUND, READERS_MAX, REMOVING, below, comparable
 from tests.engine.world import pairs_of
 
 Words = tuple[str, ...]

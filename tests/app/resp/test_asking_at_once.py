@@ -3,7 +3,6 @@
 What goes together, and how the reply is each one's, is in tests/app/test_joiner.py.
 """
 
-import asyncio
 from typing import Any, Final
 
 import pytest
@@ -12,7 +11,7 @@ from engine import Call, ids
 from engine.commands.base import Command
 from engine.commands.durable_commands import CreateDurable
 from engine.commands.types import XAck, XAdd, XLen
-from engine.commands.weir_commands import Acknowledge, AddEach, Close
+from engine.commands.weir_commands import Acknowledge, AddEach
 from tests.app.holding import holds
 from tests.app.resp.conftest import TestedPort, Wire, until
 from tests.engine.asking import reply_to
@@ -108,24 +107,6 @@ async def test_acknowledgements_of_several_clients_are_one_command(
     assert await wire.call("XACK", "s", "g", "4-0", "5-0") == 2
 
 
-@pytest.mark.parametrize("closed", [False, True])
-async def test_what_one_may_not_add_is_refused_to_that_one(port: TestedPort, *, closed: bool) -> None:
-    """And of its own pipeline to those entries alone, as Redis refuses a command."""
-    await reply_to(port.gateway.engine, JSON)
-    if closed:
-        await reply_to(port.gateway.engine, Close(stream="s"))
-    clients = await connected(port, 4)
-    texts = (["1"], ["{"], ["1", "{", "{", "2"], ["3"])
-    for (_, connection), each in zip(clients, texts, strict=True):
-        connection.data_received(b"".join(packed("XADD", "s", "*", "data", text) for text in each))
-    replies = [[await wire.reply() for _ in each] for (wire, _), each in zip(clients, texts, strict=True)]
-    taken = [[isinstance(one, bytes) for one in each] for each in replies]
-    assert taken == [[text != "{" and not closed for text in each] for each in texts]
-    assert "has one field, data" in str(replies[1])
-    assert ("closed" in str(replies[0])) == closed
-    assert await reply_to(port.gateway.engine, XLen(stream="s")) == (0 if closed else 4)
-
-
 async def test_a_pipeline_goes_on_behind_what_its_stream_does_not_take(port: TestedPort) -> None:
     """By itself, among others and in a transaction."""
     await reply_to(port.gateway.engine, JSON)
@@ -147,28 +128,6 @@ async def test_a_pipeline_goes_on_behind_what_its_stream_does_not_take(port: Tes
     assert await wire.call("XLEN", "s") == 9
 
 
-async def test_clients_at_the_same_time_have_their_own_ids(port: TestedPort) -> None:
-    """Also one that has sent more, one that adds to another stream, and one that leaves at once."""
-    wires = [await port.connect() for _ in range(4)]
-    await asyncio.gather(*[wire.call("PING") for wire in wires])
-    first, second, third, leaving = wires
-    first.send("XADD", "s", "*", "from", "1")
-    second.send("XADD", "s", "*", "from", "2")
-    second.send("XADD", "t", "*", "from", "2")
-    second.send("XLEN", "t")
-    third.send("XADD", "s", "*", "from", "3")
-    leaving.send("XADD", "s", "*", "from", "4")
-    leaving.close()
-    added = [await wire.reply() for wire in (first, second, third)]
-    assert len({*added}) == 3
-    assert isinstance(await second.reply(), bytes)
-    assert await second.reply() == 1
-    rows = await first.call("XRANGE", "s", "-", "+")
-    assert isinstance(rows, list)
-    of = {row[1][1]: row[0] for row in rows}
-    assert [of[b"1"], of[b"2"], of[b"3"]] == added
-
-
 async def test_an_entry_of_a_client_that_leaves_is_stored(port: TestedPort) -> None:
     """One that has said all and still reads gets its reply; one that is gone takes nothing of others."""
     (first, _), (left, leaving), (half, halved) = await connected(port, 3)
@@ -187,42 +146,9 @@ async def test_a_port_that_drains_answers_first(port: TestedPort) -> None:
     """The connection ends behind the reply of what waits for others."""
     (wire, connection), _ = await connected(port, 2)
     connection.data_received(PACKED)
-    port.server.port.drain()
+    port.server.drain()
     assert isinstance(await wire.reply(), bytes)
     assert await wire.ended()
-
-
-async def test_replies_come_in_the_order_of_their_commands(port: TestedPort) -> None:
-    """One waits for others, and those behind it come with it, or later."""
-    (wire, _), _ = await connected(port, 2)
-    for pause in (0, 1, 2):
-        for words in (ADD, ("PING", "1"), ADD, ADD, ("PING", "2")):
-            wire.send(*words)
-            for _ in range(pause):
-                await asyncio.sleep(0)
-        replies = [await wire.reply() for _ in range(5)]
-        assert [replies[1], replies[4]] == [b"1", b"2"]
-        assert all(isinstance(replies[place], bytes) for place in (0, 2, 3))
-
-
-async def test_what_cannot_be_stored_is_refused_to_each(port: TestedPort) -> None:
-    """Without memory, and without an ID: who comes first has the last one."""
-    clients = await connected(port, 3)
-
-    async def all_add() -> list[object]:
-        for _, connection in clients:
-            connection.data_received(PACKED)
-        return [await wire.reply() for wire, _ in clients]
-
-    engine: Any = port.gateway.engine
-    before = engine.memory.bytes_max, engine.memory._full_at  # noqa: SLF001
-    engine.memory.bytes_max, engine.memory._full_at = 1, 0  # noqa: SLF001
-    assert all("OOM" in str(reply) for reply in await all_add())
-    engine.memory.bytes_max, engine.memory._full_at = before  # noqa: SLF001
-    await clients[0][0].call("XADD", "s", f"{ids.MS_MAX}-{ids.SEQUENCE_MAX - 1}", "a", "1")
-    first, *others = await all_add()
-    assert isinstance(first, bytes)
-    assert others == [EXHAUSTED] * 2
 
 
 @pytest.mark.parametrize("refused", [False, True])

@@ -151,7 +151,7 @@ async def test_loops_at_the_port_look_at_the_clock(kind: str, open_port: Callabl
 async def test_loops_of_a_pipeline_look_at_the_clock(engine: Engine) -> None:
     clock = WatchedClock()
     app = create_app(Settings(log_requests="none"), clock)
-    app.gateway.open(engine)
+    app.life.open(engine)
     rows = [*MIXED] * (COUNT // 2)
     async with calling(app) as http:
         answer = await http.post("/v1/commands/pipeline", content=orjson.dumps(rows))

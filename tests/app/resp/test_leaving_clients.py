@@ -7,11 +7,7 @@ from typing import Final
 
 import pytest
 
-from app.gateway import Gateway
-from app.settings import Settings
-from engine import Engine, SystemClock
 from tests.app.resp.conftest import TestedPort, Wire, until
-from tests.app.slow_disk import SlowDisk
 
 ROUNDS: Final = 100
 HOW: Final = ["closed", "half closed", "closed by another"]
@@ -68,46 +64,3 @@ async def test_no_entry_goes_to_a_client_that_has_left(port: TestedPort, wire: W
         client.socket.close()
     adder.socket.close()
     assert await wire.call("XPENDING", "s", "g") == [0, None, None, None]
-
-
-_ONE: Final = ("XREADGROUP", "GROUP", "g", "gone", "COUNT", 1, "STREAMS", "s", ">")
-_UNSENT: Final[dict[str, list[Sequence[str | int]]]] = {
-    "alone": [_ONE],
-    "pipeline": [_ONE, _ONE],
-    "transaction": [("MULTI",), _ONE, ("XADD", "other", "*", "n", 1), _ONE, ("EXEC",)],
-}
-
-
-@pytest.mark.parametrize("name", _UNSENT)
-async def test_what_waits_for_the_disk_when_its_client_leaves_is_undone(name: str, tmp_path: Path) -> None:
-    """Others get it as if it had not been read; what else a transaction did stays done."""
-    path, disk = tmp_path / "socket", SlowDisk()
-    gateway = Gateway(Settings(log_requests="none", resp_listen=(f"unix:{path}",)), SystemClock())
-    engine = Engine.open(disk, clock=SystemClock(), fsync="always")
-    await engine.start()
-    gateway.open(engine)
-    port = TestedPort(gateway, path)
-    await port.server.start()
-    wire = await port.connect()
-    await wire.call("XGROUP", "CREATE", "s", "g", "0", "MKSTREAM")
-    for number in (1, 2):
-        await wire.call("XADD", "s", f"{number}-0", "n", number)
-    disk.gate.clear()
-    client = Plain(path)
-    for words in _UNSENT[name]:
-        client.send(*words)
-    group = engine._keyspace.keys["s"].groups["g"]  # noqa: SLF001 - every command would wait for the disk
-    await until(lambda: bool(len(group.pending)))
-    *_, number = port.server.port.sessions
-    assert await wire.call("CLIENT", "KILL", "ID", number) == 1
-    await until(lambda: len(port.server.port.sessions) == 1)
-    disk.gate.set()
-    await until(lambda: not len(group.pending))
-    found = await wire.call("XREADGROUP", "GROUP", "g", "next", "STREAMS", "s", ">")
-    assert found == [[b"s", [[b"1-0", [b"n", b"1"]], [b"2-0", [b"n", b"2"]]]]]
-    assert await wire.call("XLEN", "other") == (name == "transaction")
-    client.socket.close()
-    port.close()
-    await port.server.close()
-    engine.check()
-    await engine.close()

@@ -128,19 +128,6 @@ async def test_where_too_many_wait_a_read_gets_what_is_there(open_port: Any, wor
     assert await wire.call("PING") == "PONG"
 
 
-async def test_entries_for_a_client_that_has_left_go_to_the_next(port: TestedPort) -> None:
-    """A worker that disconnects while it waits takes nothing with it."""
-    gone, worker, writer = [await port.connect() for _ in range(3)]
-    await writer.call("XGROUP", "CREATE", "s", "g", "0", "MKSTREAM")
-    gone.send("XREADGROUP", "GROUP", "g", "gone", "BLOCK", "0", "STREAMS", "s", ">")
-    await until(lambda: port.gateway.engine.figures().waiting == 1)
-    gone.close()
-    await until(lambda: port.gateway.engine.figures().waiting == 0)
-    await writer.call("XADD", "s", "1-1", "a", "b")
-    wanted = [[b"s", [[ID, [b"a", b"b"]]]]]
-    assert await worker.call("XREADGROUP", "GROUP", "g", "c", "STREAMS", "s", ">") == wanted
-
-
 async def test_the_same_client_finishes_what_it_sent_before_it_closed_its_side(wire: Wire) -> None:
     """`printf … | nc`: the replies come, then the end."""
     wire.send("XADD", "s", "1-1", "a", "b")
@@ -244,52 +231,6 @@ async def test_a_token_is_needed_and_its_grants_hold(open_port: Any) -> None:
     assert await wire.call("CLIENT", "GETNAME") == b"me"
 
 
-async def test_quotas_of_a_token_hold(open_port: Any) -> None:
-    """In transactions too, with the word that clients take for a lack of memory."""
-    grant = '{"actions": ["write", "read"], "streams": "a.*", "streams_max": 1}'
-    access, made = policy(grant, "manage:*")
-    wire = await (await open_port(policy=access)).connect()
-    assert await wire.call("AUTH", made.text) == "OK"
-    assert isinstance(await wire.call("XADD", "a.1", "*", "a", "1"), bytes)
-    refused = str(await wire.call("XADD", "a.2", "*", "a", "1"))
-    assert refused.startswith("-OOM the quota of 'a.*' is used up: 1 streams, and streams_max is 1")
-    assert await wire.call("XGROUP", "CREATE", "a.2", "g", "0", "MKSTREAM") == refused
-    assert await wire.call("MULTI") == "OK"
-    assert await wire.call("XADD", "a.2", "*", "a", "1") == "QUEUED"
-    assert await wire.call("EXEC") == refused
-    assert await wire.call("XLEN", "a.1") == 1
-    assert await wire.call("DEL", "a.1") == 1
-    assert isinstance(await wire.call("XADD", "a.2", "*", "a", "1"), bytes)
-
-
-async def test_a_revoked_token_ends_its_connections(open_port: Any) -> None:
-    """Also one that waits for entries."""
-    access, made = policy("read:*")
-    port = await open_port(policy=access)
-    wire = await port.connect()
-    assert await wire.call("AUTH", made.text) == "OK"
-    wire.send("XREAD", "BLOCK", "0", "STREAMS", "s", "$")
-    await until(lambda: port.gateway.engine.figures().waiting == 1)
-    access.replace_tokens([])
-    assert port.gateway.access.sessions.revoke(access.is_revoked) == 1
-    assert await wire.ended()
-    await until(lambda: port.gateway.engine.figures().waiting == 0)
-
-
-async def test_at_a_stop_replies_leave_and_reads_end(port: TestedPort) -> None:
-    """A read that waits is refused; a client that does nothing is closed."""
-    idle, reader = await port.connect(), await port.connect()
-    assert await idle.call("PING") == "PONG"
-    reader.send("XREAD", "BLOCK", "0", "STREAMS", "s", "$")
-    await until(lambda: port.gateway.engine.figures().waiting == 1)
-    port.gateway.drain()
-    assert await idle.ended()
-    refused = await reader.reply()
-    assert isinstance(refused, str)
-    assert refused.startswith("-")
-    assert await reader.ended()
-
-
 async def test_there_are_only_as_many_clients_as_allowed(open_port: Any) -> None:
     """One more is refused with a sentence."""
     port = await open_port(sockets_max=1)
@@ -389,20 +330,6 @@ async def test_only_the_same_user_may_use_the_unix_socket(port: TestedPort, tmp_
     assert stat.S_IMODE(mode) == 0o600
     await port.server.close()
     assert not await asyncio.to_thread(path.exists)
-
-
-async def test_a_client_that_takes_nothing_is_not_served_on_and_then_closed(open_port: Any) -> None:
-    """It asks for far more than it reads: what waits for it stays small."""
-    port = await open_port(stall_s_max=0.2)
-    wire = await port.connect()
-    await wire.call("XADD", "s", "1-1", "a", "x" * 100_000)
-    for _ in range(2_000):
-        wire.send("XRANGE", "s", "-", "+")
-    async with asyncio.timeout(5):
-        while port.server.port.sessions:
-            await asyncio.sleep(0.05)
-            for session in port.server.port.sessions.values():
-                assert session.connection.unsent_bytes < 64 << 20
 
 
 async def test_pipelines_of_alike_and_other_commands_are_answered_in_order(wire: Wire) -> None:

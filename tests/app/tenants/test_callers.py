@@ -1,19 +1,27 @@
 """Who has which tenant: requests, connections that show another token, tokens that are passed on."""
 
+import json
 from collections.abc import MutableMapping
 from pathlib import Path
 from typing import Any
+
+from websockets.asyncio.client import connect
+from websockets.typing import Subprotocol
 
 from app.auth import Grant, Principal, TokenPolicy, tokens
 from app.gateway import Gateway
 from app.http.plan import HeadPlan
 from app.http.requests import Request
 from app.http.responses import Exchange
+from app.life import Life
 from app.live.leases import ConsumerKey, ConsumerLeases
 from app.settings import Settings
 from engine import Engine, SystemClock
+from engine.commands.types import XLen
 from tests.app.auth.callers import ROOT, app_with, client
 from tests.app.resp.conftest import open_port  # noqa: F401 - a fixture
+from tests.app.ten_doors import Http, opened
+from tests.engine.asking import reply_to
 
 READ_S = {"actions": ["read", "write"], "streams": "*"}
 
@@ -32,7 +40,7 @@ async def nothing() -> MutableMapping[str, Any]:
 async def test_callers_without_a_prefix_share_one_engine(engine: Engine) -> None:
     """Nothing is renamed; a request that is recognised as a tenant's has another one from then on."""
     gateway = Gateway(Settings(log_requests="none"), SystemClock())
-    gateway.open(engine)
+    Life(gateway).open(engine)
     request = Request(gateway, {"headers": ()}, nothing, Exchange(HeadPlan("GET", b"/", b"", {}), "r"))
     request.check_ready()
     plain = gateway.tenant("")
@@ -95,6 +103,54 @@ async def test_a_redis_client_begins_anew_as_another_tenant(open_port: Any) -> N
     assert await wire.call("KEYS", "*") == []
 
 
+async def test_a_redis_client_hears_of_its_tenants_streams(open_port: Any) -> None:  # noqa: F811
+    """By channel and by pattern."""
+    one, other = made("acme."), made("globex.")
+    port = await open_port(policy=TokenPolicy([one.token, other.token], wall_s=lambda: 0.0))
+    for own, beside in ((one, other), (other, one)):
+        wires = [await port.connect() for _ in range(3)]
+        for wire, token in zip(wires, (own, own, beside), strict=True):
+            await wire.call("AUTH", token.text)
+        listening, publisher, foreign = wires
+        await publisher.call("XADD", "s", "*", "a", "b")
+        await listening.call("PSUBSCRIBE", "*")
+        await listening.call("SUBSCRIBE", "__keyspace@0__:s")
+        for publishing in (foreign, publisher):
+            assert isinstance(await publishing.call("XADD", "s", "*", "a", "b"), bytes)
+        heard: list[Any] = [await listening.reply() for _ in range(3)]
+        assert sorted(one[-2] for one in heard) == [b"__keyevent@0__:xadd", *[b"__keyspace@0__:s"] * 2]
+        assert [one[-1] for one in heard if one[-2] == b"__keyevent@0__:xadd"] == [b"s"]
+        listening.send("PING")
+        assert await listening.reply() == [b"pong", b""]
+
+
+async def test_a_socket_stays_with_its_tenant(tmp_path: Path) -> None:
+    """That of the token which it shows, or of its ticket: what it has opened is of that one."""
+    one, other = made("acme."), made("globex.")
+    policy = TokenPolicy([one.token, other.token], wall_s=lambda: 0.0)
+    async with opened(tmp_path, access=policy) as bench:
+        bench.headers = {"authorization": f"Bearer {one.text}"}
+        ticket = json.loads((await Http("http", "rest").ask(bench, "POST", "/v1/tickets")).partition(" ")[2])[
+            "ticket"
+        ]
+        url = f"ws://127.0.0.1:{await bench.port()}/v1/ws"
+        for offered in ((), (f"weir.ticket.{ticket}",)):
+            names = [Subprotocol(name) for name in ("weir.v1", *offered)]
+            async with connect(url, subprotocols=names) as socket:
+                await socket.recv()
+
+                async def ask(op: str, **members: object) -> Any:
+                    await socket.send(json.dumps({"op": op, "ref": op, **members}))
+                    return json.loads(await socket.recv())
+
+                assert offered or (await ask("auth", token=one.text))["op"] == "ok"
+                assert (await ask("publish", stream="s", fields={"a": "b"}))["op"] == "ok"
+                assert (await ask("command", command=["KEYS", "*"]))["result"] == ["s"]
+                assert (await ask("auth", token=one.text))["op"] == "ok"
+                assert (await ask("auth", token=other.text))["problem"]["code"] == "forbidden"
+        assert await reply_to(bench.engine, XLen(stream="acme.s")) == 2
+
+
 async def test_tokens_have_one_prefix(engine: Engine, tmp_path: Path) -> None:
     """Grants of two tenants in one token are refused, to the root token too."""
     app = await app_with(engine, tmp_path)
@@ -110,11 +166,13 @@ async def test_a_tenant_passes_on_its_own_streams_alone(engine: Engine, tmp_path
     issuer = made("acme.", "read", "write", "issue")
     app = await app_with(engine, tmp_path, issuer)
     async with client(app, issuer.text) as http, client(app, ROOT) as root:
-        ids = []
+        await http.post("/v1/streams/s/entries", json={"fields": {"a": "b"}})
+        ids, issued = [], []
         for prefix, real in ((None, "acme."), ("eu.", "acme.eu."), ("acme.", "acme.acme.")):
             answer = await http.post("/v1/admin/tokens", json={"grants": [READ_S | {"prefix": prefix}]})
             assert (answer.status_code, answer.json()["grants"][0]["prefix"]) == (201, prefix)
             ids.append(answer.json()["id"])
+            issued.append(answer.json()["token"])
             shown = (await root.get(f"/v1/admin/tokens/{ids[-1]}")).json()
             assert shown["grants"][0]["prefix"] == real
         too_long = await http.post("/v1/admin/tokens", json={"grants": [READ_S | {"prefix": "x" * 128}]})
@@ -122,5 +180,8 @@ async def test_a_tenant_passes_on_its_own_streams_alone(engine: Engine, tmp_path
         wider = {"grants": [{"actions": ["admin"], "streams": "*"}]}
         assert (await http.post("/v1/admin/tokens", json=wider)).status_code == 403
         await root.post("/v1/admin/tokens", json={"grants": [READ_S | {"prefix": "globex."}]})
+        for number, names in enumerate((["s"], [], [])):
+            async with client(app, issued[number]) as holder:
+                assert [s["name"] for s in (await holder.get("/v1/streams")).json()["streams"]] == names
         listed = (await http.get("/v1/admin/tokens")).json()["tokens"]
         assert sorted(one["id"] for one in listed) == sorted(ids)

@@ -55,14 +55,19 @@ COMMANDS: Final[Sequence[Sequence[str]]] = [
     ("XREADGROUP", "GROUP", "g", "c", "COUNT", "3", "STREAMS", "orders", "dead", ">", ">"),
     ("XREADGROUP", "GROUP", "g", "c", "STREAMS", "orders", "0"),
     ("XREADGROUP", "GROUP", "g", "c", "STREAMS", "missing", ">"),
+    ("XREADGROUP", "GROUP", "missing", "c", "STREAMS", "orders", ">"),
+    ("WEIR.WHY", "orders", "g"),
     ("XINFO", "STREAM", "orders"),
     ("XINFO", "STREAM", "dead"),
     ("XINFO", "STREAM", "dead", "FULL"),
     ("XINFO", "STREAM", "missing"),
     ("XINFO", "GROUPS", "orders"),
     ("XINFO", "CONSUMERS", "orders", "g"),
+    ("XINFO", "CONSUMERS", "orders", "missing"),
     ("XINFO", "HELP"),
     ("XPENDING", "orders", "g"),
+    ("XPENDING", "orders", "missing"),
+    ("XPENDING", "missing", "g"),
     ("XPENDING", "orders", "g", "-", "+", "10"),
     ("XCLAIM", "dead", "g", "c2", "0", "1-1"),
     ("XCLAIM", "orders", "g", "c2", "0", "1-0", "JUSTID"),
@@ -77,9 +82,15 @@ COMMANDS: Final[Sequence[Sequence[str]]] = [
     ("WEIR.SCHEDULE", "SET", "orders", "once", "AT", "1900000000000", "FIELDS", "weir-source", "acme.x"),
     ("WEIR.SCHEDULE", "GET", "orders", "once"),
     ("WEIR.SCHEDULE", "LIST", "orders"),
+    ("WEIR.SCHEDULE", "PAUSE", "orders", "once"),
+    ("WEIR.SCHEDULE", "RESUME", "orders", "once"),
     ("WEIR.SCHEDULE", "HELP"),
     ("WEIR.SCHEDULE", "DEL", "orders", "once"),
     ("WEIR.RESUME", "orders", "missing"),
+    ("WEIR.GROUP", "SET", "orders", "g", "DEADLETTER", "dead", "MAXDELIVERIES", "9", "MAXAGE", "9999999"),
+    ("WEIR.GROUP", "SET", "orders", "g", "DEADLETTER", "orders"),
+    ("WEIR.GROUP", "SET", "orders", "missing", "MAXAGE", "0"),
+    ("WEIR.GROUP", "HELP"),
     ("XACK", "orders", "g", "1-0"),
     ("XACKDEL", "orders", "g", "KEEPREF", "IDS", "1", "2-0"),
     ("XGROUP", "DELCONSUMER", "orders", "g", "c2"),
@@ -99,6 +110,8 @@ COMMANDS: Final[Sequence[Sequence[str]]] = [
     ("TOUCH", "orders", "missing"),
     ("TYPE", "orders"),
     ("KEYS", "*"),
+    ("KEYS", "o*"),
+    ("KEYS", "acme.*"),
     ("SCAN", "0"),
     ("EXPIRE", "moved", "100"),
     ("PEXPIRE", "moved", "100000"),
@@ -137,6 +150,8 @@ BY_CHANCE: Final = {"randomkey"}
 
 Call = tuple[str, str, dict[str, Any]]
 AT: Final = "2030-01-01T00:00:00.000Z"
+MANY: Final = {"streams": {"orders": [{"fields": {"weir-source": "z"}}], "b": [{"fields": {"v": "1"}}]}}
+CHUNK: Final = {"weir-producer": "p", "weir-chunk": "0"}
 ROUTES: Final[Sequence[Call]] = [
     ("GET", "/", {}),
     ("GET", "/v1", {}),
@@ -162,11 +177,10 @@ ROUTES: Final[Sequence[Call]] = [
     ("POST", f"{S}/entries/batch", {"json": {"entries": [{"fields": {"weir-source": "a"}}]}}),
     ("POST", f"{S}/entries/ndjson", {"content": '{"weir-source":"a"}\n{"b":"2"}'}),
     ("POST", f"{S}/entries/raw", {"content": "weir-source"}),
-    (
-        "POST",
-        "/v1/publish",
-        {"json": {"streams": {"orders": [{"fields": {"weir-source": "z"}}], "b": [{"fields": {"v": "1"}}]}}},
-    ),
+    ("POST", "/v1/publish", {"json": MANY}),
+    # Each as a repetition, and then in an epoch that is over.
+    *[("POST", "/v1/publish", {"json": MANY, "headers": {"idempotency-key": "k"}})] * 2,
+    *[("POST", "/v1/publish", {"json": MANY, "headers": CHUNK | {"weir-epoch": epoch}}) for epoch in "221"],
     ("GET", f"{S}/entries", {}),
     ("GET", f"{S}/entries?reverse=true&count=1", {}),
     ("GET", f"{S}/entries/1-0", {}),
@@ -181,6 +195,7 @@ ROUTES: Final[Sequence[Call]] = [
     ("POST", "/v1/streams/c/last-id", {"json": {"last_id": "5-0"}}),
     ("GET", "/v1/streams", {}),
     ("GET", "/v1/streams?limit=1", {}),
+    ("GET", "/v1/streams?prefix=or", {}),
     ("GET", S, {}),
     ("GET", f"{S}?full=true", {}),
     ("GET", "/v1/streams/missing", {}),
@@ -210,6 +225,8 @@ ROUTES: Final[Sequence[Call]] = [
     ("GET", "/v1/streams/dead/columns", {}),
     ("POST", f"{D}/dead-letters/redrive", {"json": {"dry_run": True}}),
     ("POST", f"{D}/dead-letters/redrive", {"json": {}}),
+    ("GET", f"{G}/why", {}),
+    ("GET", f"{D}/why?consumer=w", {}),
     ("DELETE", f"{G}/consumers/x?pending=drop", {}),
     ("DELETE", f"{G}", {}),
     ("POST", f"{S}/trim", {"json": {"maxlen": 3}}),
@@ -217,6 +234,8 @@ ROUTES: Final[Sequence[Call]] = [
     ("PUT", f"{S}/schedules/once", {"json": {"entry": {"fields": {"weir-source": "acme.x"}}, "at": AT}}),
     ("GET", f"{S}/schedules/once", {}),
     ("GET", f"{S}/schedules", {}),
+    ("GET", "/v1/schedules", {}),
+    ("PATCH", f"{S}/schedules/once", {"json": {"paused": True}}),
     ("POST", f"{S}/entries?deliver_at={AT}&schedule=a&cancel_schedule=b", {"json": {"fields": {"v": "9"}}}),
     ("POST", f"{S}/entries?cancel_schedule=a&required=true", {"json": {"id": "100-0", "fields": {"v": "9"}}}),
     ("POST", f"{S}/schedules/missing/fire", {}),
@@ -232,11 +251,11 @@ ROUTES: Final[Sequence[Call]] = [
         {"json": [["XADD", "dead", "*", "v", "1"], ["XINFO", "STREAM", "dead"]]},
     ),
 ]
-# About the gateway or its callers, or they have no end: `test_isolation` follows these.
+# About the gateway or its callers, or they have no end: `test_matrix` follows these.
 OTHER_ROUTES: Final = {
-    "consumeGroup", "createRevocation", "createTicket", "createToken", "deleteToken", "getBackup",
-    "getCaller", "getRewrite", "getStatus", "getToken", "listRevocations", "listTokens", "startBackup",
-    "startRewrite", "tailStream", "tailStreams",
+    "confirmHook", "consumeGroup", "createRevocation", "createTicket", "createToken", "deleteToken",
+    "getBackup", "getCaller", "getRewrite", "getStatus", "getToken", "listHooks", "listRevocations",
+    "listTokens", "receiveHook", "startBackup", "startRewrite", "tailStream", "tailStreams",
 }  # fmt: skip
 
 
@@ -252,7 +271,7 @@ async def gateway(stack: AsyncExitStack, prefix: str | None) -> App:
     engine = Engine.open(None, clock=clock)
     await engine.start()
     stack.push_async_callback(engine.close)
-    app.gateway.open(engine)
+    app.life.open(engine)
     return app
 
 

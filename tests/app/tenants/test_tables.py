@@ -1,139 +1,58 @@
-"""Tenants know every command and every reply of the engine, and each of their fields."""
+"""Each command of the engine says where it holds names of streams, or is refused to tenants."""
 
-import collections.abc
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final, get_args, get_origin
+from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
 
 import msgspec
 import pytest
 
-from app.tenants.renaming import WHOLE, add_prefix, renamed_fields
-from app.tenants.stripping import IN_LISTS, REPLIES, strip_prefix
+from app.tenants.renaming import add_prefix
 from app.tenants.tenant_names import TenantNames
-from engine import EngineError, replies
+from engine import EngineError
 from engine.commands import types, weir_commands
 from engine.commands.base import BlockingCommand, Command, StreamCommand
-from engine.commands.durable_commands import AppendBatches, AppendDurable, CreateDurable
-from engine.commands.schedule_commands import AddScheduled, FireDueSchedules, ListSchedules, SetSchedule
+from engine.commands.schedule_commands import FireDueSchedules
 from engine.commands.storing import StoreRuns
-from engine.replies import Measured, Reply
+from engine.name_marks import Mark
+from engine.replies import StreamInfo
 
 NAMES = TenantNames("acme.")
-# What is renamed of a command beside `stream`. A new field of text is refused until it is known.
-RENAMED: Final[Mapping[type[Command], set[str]]] = {
-    types.Copy: {"stream", "target"},
-    types.Delete: {"streams", "expected"},
-    weir_commands.EndWait: {"streams"},
-    weir_commands.EnsureGroup: {"stream", "policy"},
-    types.Exists: {"streams"},
-    weir_commands.FindDeadLetters: {"stream", "letters"},
-    types.FindGroup: {"streams"},
-    weir_commands.Plan: {"streams", "ends"},
-    weir_commands.Redrive: {"stream", "letters"},
-    types.Rename: {"stream", "target"},
-    weir_commands.Unchanged: {"versions"},
-    weir_commands.UpdateGroup: {"stream", "policy"},
-    weir_commands.UpdateStream: {"stream", "expected"},
-    weir_commands.AddEach: {"stream", "bodies"},
-    AppendBatches: {"stream", "bodies"},
-    AppendDurable: {"stream", "bodies"},
-    CreateDurable: {"stream", "bodies", "fork"},
-    types.XAdd: {"stream", "bodies"},
-    types.XRead: {"streams"},
-    types.XReadGroup: {"streams"},
+# Texts of commands that are no names of streams.
+WITHOUT_NAMES: Final[Mapping[str, str]] = {
+    "ForkPoint.generation": "16 hexadecimal digits",
+    "IdempotencyKey.key": "a key of the stream beside it, but for those with a mark",
+    "Chunk.producer": "the text of a key with a mark",
+    "ProducerBatch.producer": "a producer of this stream",
+    "Rule.cron": "a rule",
+    "Rule.missed": "a word of the engine's",
+    "Rule.tz": "a place on Earth",
+    **dict.fromkeys(("consumer", "transfer_to", "holders"), "a consumer, which tenants choose"),
+    "group": "a group, which tenants choose",
+    "kind": "a media type",
+    "media": "a media type",
+    "known": "generations, 16 hexadecimal digits",
+    "named": "a word of Redis's",
+    "reason": "why something is done, in a tenant's words",
+    **dict.fromkeys(("NewSchedule.name", "name", "cancel", "after", "before"), "a schedule of this stream"),
+    "retention": "numbers by name",
 }
-# A function of their own renames these fields.
-WHOLE_FIELDS: Final[Mapping[type[Command], set[str]]] = {
-    AddScheduled: {"stream", "add", "later", "cancel"},
-    weir_commands.Close: {"stream", "add"},
-    types.DbSize: set(),
-    ListSchedules: {"stream", "after", "before", "before_ms", "by_name"},
-    types.ListStreams: {"prefix", "after"},
-    weir_commands.Publish: {"parts", "idempotency", "chunk"},
-    SetSchedule: {"stream", "schedule"},
-    weir_commands.StreamInfos: {"prefix", "after"},
-}
-WITHOUT_NAMES: Final = {
-    *("at", "cancel_required", "drops_schedules", "expected_last_id", "limit", "mkstream", "ms"),
-    *("only_new", "reason", "recurring", "relative", "replace"),
-}
-REFUSED: Final = {
-    types.ConfigGet,
-    types.ConfigSet,
-    weir_commands.ExpireStreams,
-    FireDueSchedules,
-    types.FlushAll,
-    weir_commands.ListMetadata,
-    weir_commands.EnforceRetention,
-    weir_commands.Maintain,
-    weir_commands.MeasureStreams,
-    weir_commands.PutMetadata,
-    weir_commands.ReleaseDeferred,
-    StoreRuns,
-}
-# Fields of replies that are shown as they are.
-NO_NAMES: Final = frozenset(
-    {
-        "added",
-        "archived_up_to",
-        "cancelled",
-        "closed",
-        "consumers",
-        "copies",
-        "count",
-        "created",
-        "deleted",
-        "deleted_ids",
-        "done",
-        "duplicate",
-        "entries_added",
-        "epoch",
-        "expires_at_ms",
-        "first",
-        "first_id",
-        "gap",
-        "generation",
-        "groups",
-        "idle_ms",
-        "idmp_duration_s",
-        "idmp_maxsize",
-        "ids",
-        "iids_added",
-        "iids_duplicates",
-        "iids_tracked",
-        "info",
-        "keep_unacknowledged",
-        "keep_unarchived",
-        "last",
-        "last_id",
-        "length",
-        "letters",
-        "max_age_ms",
-        "max_bytes",
-        "max_deleted_id",
-        "max_len",
-        "media",
-        "memory_bytes",
-        "more",
-        "next_start",
-        "nodes",
-        "not_held",
-        "pending_affected",
-        "pids_tracked",
-        "recurring",
-        "refusal",
-        "refused",
-        "removed_upto",
-        "replies",
-        "results",
-        "scheduled",
-        "seq",
-        "trimmed",
-        "ttl_ms",
-        "upto",
-    }
+# About the streams of all callers, or the gateway's own.
+REFUSED: Final[Sequence[Command]] = (
+    types.ConfigGet(),
+    types.ConfigSet(values=[]),
+    weir_commands.ExpireStreams(),
+    FireDueSchedules(),
+    types.FlushAll(),
+    weir_commands.ListMetadata(),
+    weir_commands.EnforceRetention(),
+    weir_commands.Maintain(),
+    weir_commands.CountGroups(),
+    weir_commands.MeasureStreams(streams=["s"], groups_max=1),
+    weir_commands.PutMetadata(name="a", value=b""),
+    weir_commands.ReleaseDeferred(),
+    StoreRuns(rows=[]),
 )
+_REFUSED: Final = {type(command) for command in REFUSED}
 
 
 def concrete(kind: type[Command]) -> Iterator[type[Command]]:
@@ -144,62 +63,64 @@ def concrete(kind: type[Command]) -> Iterator[type[Command]]:
         yield from concrete(one)
 
 
-def test_every_command_is_renamed_or_refused() -> None:
-    """Those on one stream alone by their field `stream`."""
-    every = {one for one in concrete(Command) if one.__module__.startswith("engine.")}
-    for kind in every - REFUSED - WHOLE_FIELDS.keys():
-        assert set(renamed_fields(kind)) == RENAMED.get(kind, {"stream"}), kind
-    assert {kind for kind in every - WHOLE.keys() if not renamed_fields(kind)} == REFUSED
+COMMANDS: Final = sorted(
+    {one for one in concrete(Command) if one.__module__.startswith("engine.")}, key=lambda one: one.__name__
+)
 
 
-def test_every_field_of_a_command_with_a_function_is_known() -> None:
-    """Each is no name of a stream, or the command's function renames it."""
-    assert WHOLE.keys() == WHOLE_FIELDS.keys()
-    for kind, fields in WHOLE_FIELDS.items():
-        assert set(kind.__struct_fields__) - WITHOUT_NAMES == fields, kind
+def texts(kind: type, prefix: str = "") -> Iterator[str]:
+    """The fields of a command, and of what it holds, that have text and no mark."""
+    for name, hint in get_type_hints(kind, include_extras=True).items():
+        if name in kind.__struct_fields__:  # type: ignore[attr-defined]
+            yield from _texts(hint, f"{prefix}{name}")
 
 
-def test_every_reply_is_in_the_table() -> None:
-    """But for those of commands that are refused."""
-    refused = {replies.NamedValues, replies.Measured, replies.MetadataPage}
-    kinds = set(get_args(Reply))
-    lists = {one for one in kinds if get_origin(one) is collections.abc.Sequence}
-    assert {get_args(one)[0] for one in lists} == set(IN_LISTS)
-    assert kinds - lists - refused == set(REPLIES) - {list, tuple}
+def _texts(hint: Any, place: str) -> Iterator[str]:
+    if get_origin(hint) is Annotated and any(isinstance(one, Mark) for one in get_args(hint)):
+        return
+    if hint in (str, Any):
+        yield place
+    elif isinstance(hint, type) and issubclass(hint, msgspec.Struct):
+        if hint is not StreamInfo and not issubclass(hint, Command):
+            yield from texts(hint, f"{hint.__name__}.")
+    else:
+        for one in get_args(hint):
+            yield from _texts(one, place)
 
 
-def test_every_field_of_a_reply_without_names_is_known() -> None:
-    """A field that is new here belongs to `NO_NAMES`, or its reply gets a function of its own."""
-    same = [kind for kind, strip in REPLIES.items() if strip.__name__ == "_same"]
-    for kind in same:
-        if issubclass(kind, msgspec.Struct) and kind not in (replies.PendingList, replies.PendingSummary):
-            assert set(kind.__struct_fields__) <= NO_NAMES, kind
+@pytest.mark.parametrize(
+    "kind", [one for one in COMMANDS if one not in _REFUSED], ids=lambda one: one.__name__
+)
+def test_every_text_of_a_command_has_a_mark_or_names_no_stream(kind: type[Command]) -> None:
+    assert {*texts(kind)} <= WITHOUT_NAMES.keys(), "a new text is a name of a stream, or has a line here"
 
 
-class NewCommand(StreamCommand, frozen=True):
-    """One whose second field may name a stream."""
-
-    beside: Sequence[tuple[str, int]]
-
-
-@dataclass
-class NewReply:
-    """One that the table does not have."""
-
-    stream: str
-
-
-@pytest.mark.parametrize("command", [NewCommand(stream="s", beside=[]), types.FlushAll(), types.ConfigGet()])
-def test_what_is_not_known_to_name_streams_is_refused(command: Command) -> None:
+@pytest.mark.parametrize("command", REFUSED, ids=lambda command: type(command).__name__)
+def test_a_command_without_marks_is_refused(command: Command) -> None:
     with pytest.raises(EngineError) as refused:
         add_prefix(command, NAMES)
     assert refused.value.code == "forbidden"
 
 
-@pytest.mark.parametrize("reply", [NewReply("acme.s"), Measured(()), [NewReply("acme.s")]])
-def test_a_reply_that_the_table_does_not_have_is_not_shown(reply: Reply) -> None:
+def test_no_other_command_is_refused() -> None:
+    """It has a mark, so there is something to rename; WAITAOF asks DBSIZE, which is answered nothing."""
+    marked = {kind for kind in COMMANDS if Mark.__name__ in repr(get_type_hints(kind, include_extras=True))}
+    assert {*COMMANDS} - marked - {types.DbSize} == _REFUSED
+
+
+class NewCommand(StreamCommand, frozen=True):
+    """One with a second name, whose mark was forgotten."""
+
+    beside: Sequence[tuple[str, int]]
+
+    def named_streams(self) -> tuple[str, ...]:
+        return (self.stream, *(name for name, _ in self.beside))
+
+
+def test_a_command_that_names_a_stream_without_a_mark_is_not_run() -> None:
+    assert add_prefix(NewCommand(stream="s", beside=[]), NAMES) == NewCommand(stream="acme.s", beside=[])
     with pytest.raises(EngineError) as refused:
-        strip_prefix(reply, NAMES)
+        add_prefix(NewCommand(stream="s", beside=[("other.s", 1)]), NAMES)
     assert refused.value.code == "internal"
 
 

@@ -40,33 +40,6 @@ def test_a_subscription_ends_with_the_last_of_its_streams(client: SocketClient, 
     assert [ops[0], ops[-1]] == ["entries", "closed"]
 
 
-def test_a_closed_stream_takes_no_publish(client: SocketClient, http: httpx.Client) -> None:
-    """409 as in HTTP."""
-    add(http, "s", 1)
-    close(http, "s")
-    answer = client.ask("publish", stream="s", fields={"a": "1"})
-    assert answer["problem"]["code"] == "stream_closed"
-
-
-def test_a_consumer_is_told_closed_and_drained(client: SocketClient, http: httpx.Client) -> None:
-    """It stays for what is given back, and ends with the last acknowledgement."""
-    ids = add(http, "s", 1, 2)
-    client.ask("consume", sub="w", stream="s", group="g", consumer="c", create="0")
-    client.entries(2)
-    close(http, "s")
-    assert client.until("closed")[-1]["last_id"] == ids[-1]
-    client.ask("nack", sub="w", ids=ids[:1], mode="fail")
-    assert client.entries(1)[0]["id"] == ids[0]
-    client.send("ack", sub="w", ids=ids)
-    assert client.until("drained")[-1]["stream"] == "s"
-    answer = client.ask("consume", sub="w", stream="s", group="g", consumer="c")
-    assert answer["op"] == "ok"
-    assert [frame["op"] for frame in client.until("drained") if frame["op"] != "heartbeat"][-2:] == [
-        "closed",
-        "drained",
-    ]
-
-
 def test_a_publish_may_close(client: SocketClient, http: httpx.Client) -> None:
     """Both or neither: readers get the entries and the end."""
     answer = client.ask(

@@ -46,18 +46,6 @@ def test_a_publish_takes_the_options_of_xadd(world: SocketWorld) -> None:
 # ---- following
 
 
-def test_history_joins_what_is_new(world: SocketWorld) -> None:
-    """Each entry once, in order; `caught_up` stands between."""
-    world.add("s", 3)
-    sent = world.say("subscribe", sub="t", streams={"s": "0"}, batch_max=2)
-    assert ops(sent) == ["ok", "entries", "entries", "caught_up"]
-    assert sent[0]["next"] == {"s": "0-0"}
-    world.add("s", 2)
-    world.settle()
-    assert world.pushed("t") == world.texts("s")
-    assert world.sent[-1]["next"] == world.texts("s")[-1]
-
-
 def test_a_tail_begins_at_most_a_batch_back(world: SocketWorld) -> None:
     """One less and as many are taken, one more is refused."""
     world.add("s", 3)
@@ -236,38 +224,6 @@ def test_noack_needs_credit_and_holds_nothing(world: SocketWorld) -> None:
     assert result["op"] == "error"
     world.say("credit", sub="w", n=5)
     assert world.pushed("w") == world.texts("s")
-
-
-def test_what_a_full_socket_has_no_room_for_goes_back(world: SocketWorld) -> None:
-    """Nothing of it was sent, the count is as it was, no credit is spent, and it is read again."""
-    working(world, 1, credit=5)
-    world.link.stalled = True
-    while not world.link.full:
-        world.tell("ping")
-    world.add("s", 2)
-    world.settle()
-    assert credit_of(world.session, "w") == 4
-    group = world.keyspace.keys["s"].groups["g"]
-    counts = [(one.consumer, one.delivery_count) for _, one in group.pending.items(0)]
-    assert counts[1:] == [(None, 0)] * 2
-    world.link.stalled = False
-    world.link.take(1 << 30)
-    world.do(world.session.table.go_on)
-    world.settle()
-    assert world.pushed("w") == world.texts("s")
-
-
-def test_what_never_left_goes_back(world: SocketWorld) -> None:
-    """Only that, and only as far as it is still held."""
-    working(world, 3, batch_max=1)
-    delivered = world.unwritten
-    assert len(delivered) == 3
-    world.say("ack", sub="w", ids=[world.pushed("w")[1]])
-    world.do(world.session.on_disconnect, delivered[1:])
-    world.settle()
-    group = world.keyspace.keys["s"].groups["g"]
-    owners = [one.consumer.name if one.consumer else None for _, one in group.pending.items(0)]
-    assert owners == ["c", None]
 
 
 @pytest.mark.parametrize(

@@ -31,15 +31,6 @@ def test_what_is_not_allowed_is_refused_by_frame() -> None:
             assert world.say(op, ref=1, **members)[0]["op"] == "ok"
 
 
-def test_a_grant_may_be_for_one_group_and_one_consumer() -> None:
-    """What the credentials name is compared with what the frame names."""
-    grant = '{"actions":["consume","manage"],"streams":"s","groups":"g*","consumer":"c"}'
-    for group, consumer, allowed in (("g", "c", True), ("h", "c", False), ("g", "d", False)):
-        world = SocketWorld(principal_with(grant))
-        (first, *_) = world.say("consume", sub="w", stream="s", group=group, consumer=consumer, create="0")
-        assert (first["op"] == "ok") is allowed
-
-
 def test_a_socket_without_a_token_may_only_show_one() -> None:
     """Every other frame is refused; a wrong token closes with 4500."""
     world = SocketWorld(UNAUTHENTICATED)

@@ -6,11 +6,13 @@ import time
 from pathlib import Path
 
 import httpx
+import pytest
 
 from engine.commands.turn import TURN_LOOKUPS_MAX
 from tests.app.sockets import SocketClient, talking
 from tests.app.websocket.group_calls import WORK, add, closed_with, pending
 from tests.server import Server
+from tests.waiting import until
 
 
 def test_the_first_frame_tells_the_limits(client: SocketClient) -> None:
@@ -81,6 +83,42 @@ def test_many_frames_at_once_are_all_answered(client: SocketClient) -> None:
     assert [one["ref"] for one in answers] == list(range(2_000))
     ids = [one["ids"][0] for one in answers]
     assert len(set(ids)) == 2_000
+
+
+def why(http: httpx.Client, consumer: str) -> dict[str, str]:
+    """What holds up a consumer, and what to do about it."""
+    answer = http.get("/v1/streams/s/groups/g/why", params={"consumer": consumer})
+    return {one["code"]: one["remedies"]["rest"] for one in answer.json()["reasons"]}
+
+
+@pytest.mark.parametrize("remedy", ["acknowledge what the consumer holds", "send more credit on its socket"])
+def test_a_worker_without_credit_goes_on_as_the_remedy_says(
+    server: Server, http: httpx.Client, remedy: str
+) -> None:
+    ids = add(http, "s", 1, 2)
+    with talking(server) as worker:
+        worker.ask("consume", sub="w", consumer="c", **WORK | {"credit": 1})
+        assert [one["id"] for one in worker.entries(1)] == ids[:1]
+        until(lambda: "credit_used" in why(http, "c"), "its credit is used up")
+        assert remedy in why(http, "c")["credit_used"]
+        if remedy.startswith("acknowledge"):
+            worker.send("ack", sub="w", ids=ids[:1])
+        else:
+            worker.send("credit", sub="w", n=1)
+        assert [one["id"] for one in worker.entries(1)] == ids[1:]
+
+
+def test_two_workers_of_one_name_go_on_as_the_remedy_says(server: Server, http: httpx.Client) -> None:
+    """With a name of its own the one that was replaced gets entries beside the other."""
+    with talking(server) as one, talking(server) as other:
+        for worker in (one, other):
+            worker.ask("consume", sub="w", consumer="c", **WORK | {"credit": 1})
+        assert why(http, "c")["replaced"] == "give each worker a name of its own"
+        assert one.until("revoked")[-1]["reason"] == "replaced"
+        one.ask("consume", sub="v", consumer="d", **WORK | {"credit": 1})
+        ids = add(http, "s", 1, 2)
+        assert sorted(entry["id"] for worker in (one, other) for entry in worker.entries(1)) == ids
+        assert "replaced" not in why(http, "d")
 
 
 def test_a_stopping_gateway_lets_workers_finish(tmp_path: Path) -> None:

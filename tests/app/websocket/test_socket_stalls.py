@@ -3,7 +3,6 @@
 import contextlib
 import itertools
 import json
-import socket
 import struct
 import threading
 import time
@@ -61,17 +60,6 @@ def test_a_reader_that_stalls_is_gone_and_nobody_notices(impatient: Server) -> N
         assert codes <= {4004, -1}
 
 
-def test_a_stalled_reader_that_wakes_up_gets_a_reason(impatient: Server) -> None:
-    """4004 comes behind what was sent before."""
-    with httpx.Client(base_url=impatient.url, timeout=30) as http, Raw(impatient.port, 64 << 10) as raw:
-        publish_megabytes(http, 4)
-        raw.handshake()
-        raw.send("subscribe", sub="t", streams={"s": "0"})
-        # Twice its patience.
-        time.sleep(1)
-        assert raw.close_code() == 4004
-
-
 @pytest.mark.alone
 @pytest.mark.parametrize(
     "flood",
@@ -106,28 +94,6 @@ def test_a_flood_ends_and_nobody_notices(patient: Server, flood: bytes) -> None:
         assert sorted(latency_s)[98] < 0.25
         assert raw.close_code() in (4005, -1)
     assert resident_bytes(patient) - before < 32 << 20
-
-
-@pytest.mark.parametrize("how", ["killed", "closed"])
-def test_what_never_left_for_a_dead_worker_goes_back(patient: Server, how: str) -> None:
-    """It had stopped reading, and is gone before the gateway lost patience: only frames that had not left
-    whole are given back, the others are its history.
-    """
-    with httpx.Client(base_url=patient.url, timeout=30) as http:
-        publish_megabytes(http, 4)
-        with Raw(patient.port, receive_bytes=64 << 10) as raw:
-            raw.handshake()
-            raw.send("consume", sub="w", consumer="c", credit=1_000, batch_max=5, **WORK)
-            until(lambda: len(pending(http)) > 20, "it was given something")
-            time.sleep(0.5)
-            if how == "killed":
-                raw.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        until(lambda: any(owner is None for owner, _ in pending(http)), "given back", 5)
-        rows = pending(http)
-        assert {count for owner, count in rows if owner is None} == {0}
-        assert {count for owner, count in rows if owner == "c"} == {1}
-        released = [owner for owner, _ in rows]
-        assert released == sorted(released, key=lambda owner: owner is None), "the last that were sent"
 
 
 def test_entries_for_a_stalled_socket_do_not_gather(patient: Server) -> None:

@@ -4,10 +4,11 @@ import { test } from "node:test";
 import { parseFilter } from "../../../app/console/live/filter.js";
 import { compareIds } from "../../../app/console/shared/entry.js";
 import { formatBytes, formatDuration, formatRate, formatShort, formatTime, formatWhen, pluralize, showHidden } from "../../../app/console/shared/format.js";
+import { formatMs, formatSize, parseMs, parseSize } from "../../../app/console/shared/fields.js";
 import { formatAddress, parseAddress } from "../../../app/console/shared/address.js";
 import { parseJump } from "../../../app/console/live/jump.js";
 import { describePolicy, parsePolicy, policyFields } from "../../../app/console/groups/policy.js";
-import { UNLIMITED, describeRetention, parseRetention, retentionFields } from "../../../app/console/shared/retention.js";
+import { UNLIMITED, describeHolder, describeRetention, parseRetention, retentionFields } from "../../../app/console/shared/retention.js";
 import { describeOutage, describeStatus } from "../../../app/console/overview/status.js";
 
 const entry = { id: "1700000000000-7", fields: { city: "Graz", total: "101", note: "two words" } };
@@ -79,11 +80,20 @@ test("a time of another day has its date", () => {
   );
 });
 
+test("durations and sizes stand in fields as people write them", () => {
+  assert.deepEqual([null, 0, 1_500, 90_000, 300_000, 604_800_000].map(formatMs), ["", "0", "1500ms", "90s", "5m", "7d"]);
+  assert.deepEqual(["", "0", "1500ms", " 7d "].map(parseMs), [null, 0, 1_500, 604_800_000]);
+  assert.deepEqual([null, 0, 1_000, 65_536, 2 ** 31].map(formatSize), ["", "0", "1000", "64kb", "2gb"]);
+  assert.deepEqual(["", "1000", "64k", "128MiB", "2gb"].map(parseSize), [null, 1_000, 65_536, 2 ** 27, 2 ** 31]);
+  for (const wrong of ["5", "5 x", "1m30s", "-1s"]) assert.throws(() => parseMs(wrong), /no duration such as 250ms/);
+  for (const wrong of ["1b", "1.5g", "x"]) assert.throws(() => parseSize(wrong), /no size such as 64kb/);
+});
+
 test("a policy survives the way through its fields, in milliseconds", () => {
   for (const one of [
-    { dead_letter: null, ack_timeout_ms: null, consumer_timeout_ms: null, max_age_ms: null },
-    { dead_letter: { stream: "dead", max_deliveries: 3 }, ack_timeout_ms: 60_000, consumer_timeout_ms: 1_800_500, max_age_ms: null },
-    { dead_letter: { stream: "dead", max_deliveries: null }, ack_timeout_ms: 1, consumer_timeout_ms: null, max_age_ms: 90_000 },
+    { dead_letter: null, ack_timeout_ms: null, consumer_timeout_ms: null, max_age_ms: null, ordered_by: null, in_flight_per_key: 1 },
+    { dead_letter: { stream: "dead", max_deliveries: 3 }, ack_timeout_ms: 60_000, consumer_timeout_ms: 1_800_500, max_age_ms: null, ordered_by: "user", in_flight_per_key: 1 },
+    { dead_letter: { stream: "dead", max_deliveries: null }, ack_timeout_ms: 1, consumer_timeout_ms: null, max_age_ms: 90_000, ordered_by: "user", in_flight_per_key: 3 },
   ]) {
     assert.deepEqual(parsePolicy(Object.fromEntries(policyFields(one).map(({ name, value = "" }) => [name, value]))), one);
   }
@@ -94,6 +104,7 @@ test("limits survive the way through their fields, and are described", () => {
     assert.deepEqual(parseRetention(Object.fromEntries(retentionFields(one).map(({ name, value = "" }) => [name, value]))), one);
   }
   assert.equal(describeRetention(UNLIMITED), "");
+  assert.deepEqual([undefined, "no group", { group: "g", id: "1-0" }].map(describeHolder), ["", "keeps all until it has a group", "keeps all until g has acknowledged 1-0"]);
   assert.equal(describeRetention({ max_len: 1, max_age_ms: 3_600_000, max_bytes: 2_048 }), "keeps at most 1 entry, 1 h, 2.0 KiB");
 });
 
@@ -101,6 +112,10 @@ test("a policy is described by what it does", () => {
   assert.equal(describePolicy({ dead_letter: null, ack_timeout_ms: null, consumer_timeout_ms: null, max_age_ms: null }), "No dead-letter stream.");
   assert.match(describePolicy({ dead_letter: { stream: "dead", max_deliveries: 1 }, ack_timeout_ms: 1, consumer_timeout_ms: 2, max_age_ms: 60_000 }), /^After 1 delivery an entry moves to dead\. .*1 ms.*older than 1 min.*2 ms/);
   assert.match(describePolicy({ dead_letter: null, ack_timeout_ms: null, consumer_timeout_ms: null, max_age_ms: null, paused: true }), /^Paused: /);
+  const ordered = { dead_letter: null, ack_timeout_ms: null, consumer_timeout_ms: null, max_age_ms: null, ordered_by: "user" };
+  assert.match(describePolicy({ ...ordered, in_flight_per_key: 1 }), /At most 1 entry with the same user is in flight\./);
+  assert.match(describePolicy({ ...ordered, in_flight_per_key: 2 }), /At most 2 entries with the same user are in flight\./);
+  assert.match(describePolicy({ ...ordered, ordered_by: "*", in_flight_per_key: 1 }), /At most 1 entry is in flight\./);
 });
 
 test("an address holds any name; an invalid address is the overview", () => {

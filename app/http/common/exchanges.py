@@ -1,5 +1,5 @@
-"""What every answer carries, also when the request fails: an ID, a line in the log, headers that keep it
-safe.
+"""Exchanges begin and end: what every answer carries, also when the request fails: an ID, a line in the log,
+headers that keep it safe.
 
 Knows: request IDs, security headers, how an unexpected exception is answered and logged.
 Must never know: routes, commands.
@@ -18,8 +18,8 @@ from app import logs
 from app.auth import UNAUTHENTICATED
 from app.errors import RefusalError, to_refusal
 from app.gateway import Gateway
-from app.http.middleware import codings
-from app.http.middleware.origins import exposed
+from app.http.common import codings
+from app.http.common.origins import exposed
 from app.http.plan import HeadPlan
 from app.http.requests import Request
 from app.http.responses import NO_ROUTE, Exchange, Header, Response, Scope, Send, refuse
@@ -45,8 +45,8 @@ _EVERY_NAMES: Final = frozenset(map(_NAME, (*SAFETY, CLOSING)))
 Answer = Callable[[Request], Awaitable[Response]]
 
 
-class RequestIds:
-    """Outermost. Lets no exception out, and none of its words."""
+class Exchanges:
+    """Those of one gateway, outside of all else. Lets no exception out, and none of its words."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
@@ -177,11 +177,11 @@ def counted(request: Request, response: Response) -> Response:
     return response
 
 
-def as_refusal(error: Exception, request_id: str) -> RefusalError:
+def as_refusal(error: Exception, request_id: str, *, of_command: bool = False) -> RefusalError:
     """Turn any exception into a refusal. An unexpected one is logged with its trace, and not shown."""
     if isinstance(error, RefusalError):
         return error
     if isinstance(error, EngineError):
-        return to_refusal(error)
+        return to_refusal(error, of_command=of_command)
     logs.note_fault(error, request_id)
     return RefusalError("internal", "something went wrong; the gateway's log has more under this request_id")

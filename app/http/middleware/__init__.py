@@ -1,1 +1,0 @@
-"""What stands before and behind each operation: request IDs, paths, origins, compression."""
