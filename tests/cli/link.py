@@ -5,11 +5,12 @@ Must never know: what is tested with it.
 """
 
 import http.client
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from typing import Final
+
+from tests.serving import QuietHandler, serving
 
 PASS: Final = "pass"
 LOSE: Final = "lose the answer"
@@ -39,17 +40,17 @@ class FlakyLink(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_address[1]}"
 
 
-class _LinkHandler(BaseHTTPRequestHandler):
+class _LinkHandler(QuietHandler):
     protocol_version = "HTTP/1.1"
     server: FlakyLink
 
-    def do_POST(self) -> None:
+    def respond(self) -> None:
         body = self.rfile.read(int(self.headers.get("content-length", "0")))
         self.server.seen.append(self.headers.get("idempotency-key"))
         self.server.operations.append(self.path.partition("?")[0].rpartition("/")[2])
         step = self.server.plan.pop(0) if self.server.plan else PASS
         if isinstance(step, int):
-            self._answer(step, b"<html>not for you</html>", {"retry-after": "0"})
+            self.reply(step, b"<html>not for you</html>", {"retry-after": "0"})
             return
         if step == DROP:
             self.close_connection = True
@@ -63,35 +64,11 @@ class _LinkHandler(BaseHTTPRequestHandler):
         if step == LOSE:
             self.close_connection = True
             return
-        self._answer(answer.status, content, {"content-type": answer.headers["content-type"]})
-
-    def do_GET(self) -> None:
-        self.do_POST()
-
-    def do_PUT(self) -> None:
-        self.do_POST()
-
-    def _answer(self, status: int, content: bytes, headers: dict[str, str]) -> None:
-        self.send_response(status)
-        for name, value in headers.items():
-            self.send_header(name, value)
-        self.send_header("content-length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
-        """Says nothing."""
+        self.reply(answer.status, content, {"content-type": answer.headers["content-type"]})
 
 
 @contextmanager
 def link(port: int, *plan: str | int) -> Iterator[FlakyLink]:
     """A link to the gateway at `port`."""
-    server = FlakyLink(port, list(plan))
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    try:
+    with serving(FlakyLink(port, list(plan))) as server:
         yield server
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

@@ -5,7 +5,6 @@ Must never know: what is tested with it.
 """
 
 import socketserver
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, BinaryIO, Final
@@ -13,6 +12,7 @@ from typing import Any, BinaryIO, Final
 from app.redis import Resp
 from engine import EngineError
 from tests.redis_session import RedisSession
+from tests.serving import serving
 
 _SINCE_7: Final = (
     b"max-deleted-entry-id",
@@ -106,12 +106,5 @@ def _written(reply: Resp) -> bytes:
 @contextmanager
 def other_redis(version: str, now_ms: int = 1_700_000_000_000) -> Iterator[OtherRedis]:
     """One that runs while it is used."""
-    server = OtherRedis(version, now_ms)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    try:
+    with serving(OtherRedis(version, now_ms)) as server:
         yield server
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

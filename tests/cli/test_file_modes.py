@@ -40,6 +40,19 @@ def test_modes_of_files(tmp_path: Path, name: str, mode: int, says: str | None) 
     assert says is None or f"{name}: {says} {path}, its mode is {mode:04o}: chmod" in found[0]
 
 
+def test_the_secrets_of_hooks(tmp_path: Path) -> None:
+    """Each that the file of hooks names, beside that file itself."""
+    hooks, secret = tmp_path / "hooks.toml", tmp_path / "secret"
+    hooks.write_text('[github]\nstream = "s"\nscheme = "github"\nsecrets = ["file:secret"]\n')
+    for file, mode in ((hooks, 0o644), (secret, 0o604)):
+        file.touch()
+        file.chmod(mode)
+    (found,) = loose_files(Settings(data=tmp_path, hooks_file=str(hooks)))
+    assert found.startswith(f"hooks_file: {READ} {secret}")
+    hooks.chmod(0o664)
+    assert len(loose_files(Settings(data=tmp_path, hooks_file=str(hooks)))) == 2
+
+
 def test_keys_that_are_secret_and_certificates_that_are_not(tmp_path: Path) -> None:
     path, key = tmp_path / "file", tmp_path / "key"
     path.touch(0o644)

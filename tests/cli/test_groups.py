@@ -3,9 +3,56 @@
 Knows: who was given what, and what must be printed about it. Must never know: routes.
 """
 
+import shlex
+from pathlib import Path
+from typing import Final
+
 import pytest
 
+from app.api.groups.groups import GroupPolicy
 from tests.cli.command import cells, multi, redis, weir, work
+
+# Each member of a policy: an option, a line of a file, words of a command, and what the group has then.
+POLICY: Final = {
+    "dead_letter": (
+        *("--dead-letter dead --max-deliveries 3", 'dead_letter = {stream = "dead", max_deliveries = 3}'),
+        *("DEADLETTER dead MAXDELIVERIES 3", {"stream": "dead", "max_deliveries": 3}),
+    ),
+    "ack_timeout_ms": ("--ack-timeout 5m", 'ack_timeout = "5m"', "ACKTIMEOUT 300000", 300_000),
+    "consumer_timeout_ms": (
+        *("--consumer-timeout 1h", 'consumer_timeout = "1h"', "CONSUMERTIMEOUT 3600000", 3_600_000),
+    ),
+    "max_age_ms": ("--max-age 7ms", 'max_age = "7ms"', "MAXAGE 7", 7),
+    "ordered_by": ("--ordered-by user", 'ordered_by = "user"', "ORDEREDBY user", "user"),
+    "in_flight_per_key": (
+        *("--ordered-by user --in-flight-per-key 2", 'ordered_by = "user"\nin_flight_per_key = 2'),
+        *("ORDEREDBY user INFLIGHTPERKEY 2", 2),
+    ),
+}
+# What takes an option of the command away, 0 where it is not said.
+NONE: Final = {"DEADLETTER": "", "ORDEREDBY": "", "INFLIGHTPERKEY": "1"}
+
+
+@pytest.mark.parametrize("member", POLICY)
+def test_each_member_of_a_policy_is_set_at_each_door(
+    url: str, stream: str, tmp_path: Path, member: str
+) -> None:
+    """A pause has commands of its own."""
+    assert POLICY.keys() | {"paused"} == GroupPolicy.model_fields.keys()
+    option, line, words, value = POLICY[member]
+    file = tmp_path / "streams.toml"
+    file.write_text(f'[streams."{stream}".groups.file]\n{line}\n')
+    weir(url, "groups", "create", stream, "command", *str(option).split())
+    weir(url, "apply", str(file))
+    redis(url, "XGROUP", "CREATE", stream, "redis", "0")
+    assert redis(url, "WEIR.GROUP", "SET", stream, "redis", *str(words).split()) == "OK"
+    found = weir(url, "groups", stream, "--json").objects
+    assert {one["name"]: one[member] for one in found} == dict.fromkeys(("command", "file", "redis"), value)
+    assert weir(url, "apply", str(file)).out == "nothing to change\n"
+    nothing = [word for name in str(words).split()[::2] for word in (name, NONE.get(name, "0"))]
+    redis(url, "WEIR.GROUP", "SET", stream, "redis", *nothing)
+    assert weir(url, "groups", stream, "--json").objects[-1].get(member) is None
+    assert f"{member}: " in Path("app/console/groups/policy.js").read_text().partition("parsePolicy")[2]
 
 
 def test_groups_are_listed_with_their_lag(url: str, stream: str) -> None:
@@ -13,11 +60,11 @@ def test_groups_are_listed_with_their_lag(url: str, stream: str) -> None:
     work(url, stream)
     heading, row = weir(url, "groups", stream).lines
     assert heading.split("  ")[0] == "name"
-    assert cells(row) == ["g", "2", "3", "3-0", "3", "2"]
+    assert cells(row) == ["g", "running", "2", "3", "3-0", "3", "2"]
     assert weir(url, "groups", stream, "--json").objects[0]["lag"] == 2
 
 
-@pytest.mark.parametrize("command", ["groups", "pending g", "claim g c"])
+@pytest.mark.parametrize("command", ["groups", "pending g", "claim g c", "info", "trim --maxlen 1"])
 def test_what_is_not_there_is_told_with_its_code(url: str, stream: str, command: str) -> None:
     """Exit code 1 and one line."""
     name, *others = command.split()
@@ -84,3 +131,37 @@ def test_a_long_pending_list_is_claimed_in_one_go(url: str, stream: str) -> None
     )
     named = [f"{number}-0" for number in range(1, 502)]
     assert weir(url, "claim", stream, "g", "c", *named, "--min-idle", "0", "--just-ids").lines == named
+
+
+def test_a_group_is_made_and_changed_with_its_policy(url: str, stream: str) -> None:
+    """Durations are printed as they are typed; `none` takes one away, and what is not named stays."""
+    policy = ["--ack-timeout", "90s", "--max-age", "7d", "--max-deliveries", "3", "--dead-letter"]
+    made = weir(url, "groups", "create", stream, "g", "--start", "0", *policy, f"{stream}-dead")
+    shown = [cells(line) for line in made.lines]
+    assert ["ack", "timeout", "90s"] in shown
+    assert ["max", "age", "7d"] in shown
+    (found,) = weir(url, "groups", "set", stream, "g", "--max-age", "none", "--json").objects
+    assert (found["ack_timeout_ms"], found["max_age_ms"]) == (90_000, None)
+    assert found["dead_letter"] == {"stream": f"{stream}-dead", "max_deliveries": 3}
+    (found,) = weir(
+        url, "groups", "set", stream, "g", "--dead-letter", "none", "--start", "5-0", "--json"
+    ).objects
+    assert (found["dead_letter"], found["last_delivered_id"]) == (None, "5-0")
+    shown = [cells(line) for line in weir(url, "groups", "set", stream, "g").lines]
+    assert ["ack", "timeout", "90s"] in shown
+    for wrong in (["--ack-timeout", "5"], ["--max-deliveries", "3"], ["--max-age", "soon"]):
+        assert weir(url, "groups", "set", stream, "g", *wrong).code == 2
+
+
+def test_it_says_why_a_group_delivers_nothing(url: str, stream: str) -> None:
+    """In words of the command line, which do what they say."""
+    weir(url, "groups", "create", stream, "g", "--start", "0")
+    weir(url, "publish", stream, "n=1")
+    weir(url, "groups", "pause", stream, "g")
+    said = weir(url, "why", stream, "g").out
+    assert "the group is paused" in said
+    assert "/v1/" not in said
+    (remedy,) = [line for line in said.splitlines() if "weir groups resume" in line]
+    weir(url, *shlex.split(remedy.partition("weir ")[2]))
+    assert "paused" not in weir(url, "why", stream, "g", "c").out
+    assert weir(url, "why", stream, "g", "c", "--json").objects[-1]["code"] == "no_consumer"

@@ -55,9 +55,9 @@ def test_one_sample_is_a_table(url: str, orders: str) -> None:
     done = weir(url, "lag", orders, "--over", "0")
     assert done.code == 0, done.err
     heading, audit, billing = done.lines
-    assert heading.split()[:5] == ["stream", "group", "behind", "lag", "pending"]
-    assert audit.removeprefix(orders).split()[:5] == ["audit", "100", "100", "0", "-"]
-    assert billing.removeprefix(orders).split()[:4] == ["billing", "90", "70", "20"]
+    assert heading.split()[:6] == ["stream", "group", "state", "behind", "lag", "pending"]
+    assert audit.removeprefix(orders).split()[:6] == ["audit", "no_consumers", "100", "100", "0", "-"]
+    assert billing.removeprefix(orders).split()[:5] == ["billing", "running", "90", "70", "20"]
     assert audit.endswith("not known")
 
 

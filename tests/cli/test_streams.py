@@ -44,16 +44,6 @@ def test_a_stream_is_described(url: str, stream: str) -> None:
     assert any(line.startswith("first entry") and line.endswith("1-0 n=1") for line in lines)
 
 
-@pytest.mark.parametrize("command", ["info", "trim --maxlen 1"])
-def test_what_is_not_there_is_told_with_its_code(url: str, stream: str, command: str) -> None:
-    """Exit code 1 and one line."""
-    name, *others = command.split()
-    done = weir(url, name, stream, *others)
-    assert done.code == 1
-    assert done.err.endswith("(no_stream)\n"), done.err
-    assert done.err.count("\n") == 1
-
-
 def test_a_trim_can_be_tried_first(url: str, stream: str) -> None:
     """--dry-run says what would go and removes nothing; without it, it goes."""
     fill(url, stream, 5)

@@ -1,6 +1,5 @@
 """`weir token` as a process, and a gateway that is started with what it makes."""
 
-import os
 import signal
 import stat
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +15,7 @@ from websockets.typing import Subprotocol
 from app.auth import Action, Grant, token_file, tokens
 from tests.cli.command import weir
 from tests.server import Server, free_port
+from tests.waiting import until
 
 NOWHERE = "http://127.0.0.1:1"
 
@@ -157,9 +157,11 @@ def test_a_token_that_is_taken_out_of_the_file_ends_what_is_open(tmp_path: Path)
         while http.get("/v1/status").json()["connections"]["following"] < 1:
             pass
         path.write_text("[[tokens")
-        os.kill(server.pid, signal.SIGHUP)
+        server.signal(signal.SIGHUP)
+        # A file is read once it is whole: what is written in place is empty for a moment.
+        until(lambda: "tokens were not read again" in [line["event"] for line in server.log_lines()])
         path.write_text(table)
-        os.kill(server.pid, signal.SIGHUP)
+        server.signal(signal.SIGHUP)
         assert waiting.result(timeout=10).status_code == 401
         with pytest.raises(ConnectionClosed) as closed:
             socket.recv(timeout=10)

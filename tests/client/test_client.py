@@ -472,12 +472,8 @@ def test_all_names_can_be_imported_at_once() -> None:
 
 def test_the_synchronous_client_is_what_the_generator_makes() -> None:
     """`make client` writes it."""
-    root = Path(__file__).parents[2]
-    program = "import sync_client; print(sync_client.generate(), end='')"
-    made = subprocess.run(
-        [sys.executable, "-c", program], cwd=root / ".ci", capture_output=True, text=True, check=True
-    )
-    assert (root / "sdk/python/weir/_client.py").read_text() == made.stdout
+    program = "import sync_client; assert all(a.read_text() == b for a, b in sync_client.generate().items())"
+    subprocess.run([sys.executable, "-c", program], cwd=Path(__file__).parents[2] / ".ci", check=True)
 
 
 async def test_any_operation_can_be_called(url: str, stream: str) -> None:

@@ -46,7 +46,10 @@ STREAMS: Final[Mapping[str, Row]] = {
     "get_entry": Row(lambda one: one.get_entry("s", "1-0")),
     "get_schedule": Row(lambda one: one.get_schedule("s", "x")),
     "get_stream": Row(lambda one: one.get_stream("s")),
+    "list_all_schedules": Row(lambda one: [*one.list_all_schedules()]),
     "list_groups": Row(lambda one: [*one.list_groups("s")]),
+    "pause_schedule": Row(lambda one: one.pause_schedule("s", "x")),
+    "resume_schedule": Row(lambda one: one.resume_schedule("s", "x")),
     "list_schedules": Row(lambda one: [*one.list_schedules("s")]),
     "list_streams": Row(lambda one: [*one.list_streams()]),
     # They have a key that the client draws.
@@ -69,6 +72,7 @@ STREAMS: Final[Mapping[str, Row]] = {
     "wait_until_ready": Row(lambda one: one.wait_until_ready()),
 }
 GROUPS: Final[Mapping[str, Row]] = {
+    "why": Row(lambda one: one.group("s", "g").why()),
     "ack": Row(lambda one: one.group("s", "g").ack("1-0")),
     "claim": Row(lambda one: one.group("s", "g").claim("c", "1-0"), _COUNTS),
     "consumers": Row(lambda one: [*one.group("s", "g").consumers()]),

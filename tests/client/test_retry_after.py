@@ -1,14 +1,14 @@
 """The Python client waits for Retry-After, beside a server that refuses the first request."""
 
 import json
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 
 import pytest
 
+from tests.serving import QuietHandler, serving
 from weir import AsyncClient, Client, RateLimitedError
 
 PROBLEM = {"code": "rate_limited", "detail": "wait", "status": 429, "retryable": True}
@@ -29,36 +29,24 @@ class Limiting(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_port}"
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(QuietHandler):
     server: Limiting
 
-    def do_POST(self) -> None:
+    def respond(self) -> None:
         self.server.came_s.append(time.monotonic())
         self.rfile.read(int(self.headers["content-length"]))
         is_refused = len(self.server.came_s) <= self.server.refusals
         body = json.dumps(PROBLEM if is_refused else STORED).encode()
-        self.send_response(429 if is_refused else 201)
-        self.send_header("content-type", "application/problem+json" if is_refused else "application/json")
-        self.send_header("content-length", str(len(body)))
+        headers = {"content-type": "application/problem+json" if is_refused else "application/json"}
         if is_refused:
-            self.send_header("retry-after", self.server.retry_after)
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
+            headers["retry-after"] = self.server.retry_after
+        self.reply(429 if is_refused else 201, body, headers)
 
 
 @contextmanager
 def limiting(refusals: int, retry_after: str) -> Iterator[Limiting]:
-    with Limiting(refusals, retry_after) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()
+    with serving(Limiting(refusals, retry_after)) as server:
+        yield server
 
 
 def test_a_request_is_sent_again_after_retry_after() -> None:

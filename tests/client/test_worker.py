@@ -22,6 +22,7 @@ from tests.server import Server
 from weir import AsyncClient, Backoff, Delivery, Worker
 from weir._links import give_back
 from weir.entries import Entry
+from weir.worker import Handler
 
 Via = Literal["websocket", "long-poll"]
 # Far below the time of a long-poll.
@@ -30,7 +31,7 @@ vias = pytest.mark.parametrize("via", ["websocket", "long-poll"])
 
 
 @contextlib.asynccontextmanager
-async def until_done(worker: Worker, handle: weir.worker.Handler, **options: int) -> AsyncIterator[None]:
+async def until_done(worker: Worker, handle: Handler, **options: int) -> AsyncIterator[None]:
     """Run a worker beside the block; it ends with it."""
     running = asyncio.create_task(worker.run(handle, stop_on=(), **options))
     try:
@@ -55,6 +56,17 @@ async def wait_until_settled(client: AsyncClient, stream: str) -> None:
             await asyncio.sleep(0.02)
 
 
+async def work_off(
+    worker: Worker, handle: Handler, client: AsyncClient, *streams: str, **options: int
+) -> None:
+    async with until_done(worker, handle, **options):
+        for stream in streams:
+            await wait_until_settled(client, stream)
+
+
+async def pass_by(_: Delivery) -> None: ...
+
+
 @vias
 async def test_each_entry_is_handled_and_acknowledged_once(url: str, stream: str, via: Via) -> None:
     done: Counter[str] = Counter()
@@ -75,14 +87,11 @@ async def test_each_entry_is_handled_and_acknowledged_once(url: str, stream: str
 def test_a_worker_that_has_ended_leaves_no_socket_open(url: str, stream: str) -> None:
     """Also one that ends while the gateway's answer to its close is under way."""
 
-    async def handle(_: Delivery) -> None: ...
-
     async def work() -> None:
         async with AsyncClient(url) as client:
             await client.publish_batch(stream, [{"n": number} for number in range(20)])
             worker = Worker(url, stream, group="g", consumer="c", via="websocket", credit=7)
-            async with until_done(worker, handle, concurrency=3):
-                await wait_until_settled(client, stream)
+            await work_off(worker, pass_by, client, stream, concurrency=3)
 
     for _ in range(30):
         asyncio.run(work())
@@ -124,9 +133,7 @@ async def test_what_a_handler_fails_at_comes_again_and_the_rest_goes_on(
 
     async with AsyncClient(url) as client:
         await client.publish_batch(stream, [{"n": 0}, {"n": 1}, {"n": 2}])
-        worker = Worker(url, stream, group="g", consumer="c", via=via)
-        async with until_done(worker, handle):
-            await wait_until_settled(client, stream)
+        await work_off(Worker(url, stream, group="g", consumer="c", via=via), handle, client, stream)
     assert [number for number, _ in counts].count("1") == 2
     assert {number for number, _ in counts} == {"0", "1", "2"}
     assert "not today" in caplog.text
@@ -246,28 +253,31 @@ async def test_what_comes_again_before_it_is_confirmed(
     """It is delivered again only if it was given back, and is new since: the history shows what was held."""
     worker = Worker("http://127.0.0.1:1", "s", group="g", consumer="c")
     entry = Entry.parse({"id": "5-1", "fields": {"n": "1"}}, "s")
-    worker.receive(entry, history=False)
+    worker.holdings.receive(entry, history=False)
     async for delivery in worker:
         delivery.ack() if kind == "ack" else delivery.nack()
         break
-    (settled,) = worker.unconfirmed
-    worker.receive(entry, history=history)
+    (settled,) = worker.holdings.unconfirmed
+    worker.holdings.receive(entry, history=history)
     is_new = kind == "nack" and not history
-    assert worker.unconfirmed == ([] if is_new else [settled])
+    assert worker.holdings.unconfirmed == ([] if is_new else [settled])
     await worker.close()
 
 
 async def test_what_is_not_confirmed_yet_takes_room() -> None:
-    """To the gateway it is still held: no more than `credit` entries are under way."""
-    worker = Worker("http://127.0.0.1:1", "s", group="g", consumer="c", credit=2)
-    worker.receive(Entry.parse({"id": "5-1", "fields": {"n": "1"}}, "s"), history=False)
-    async for delivery in worker:
-        assert worker.room == 1
-        delivery.ack()
-        break
-    assert worker.room == 1
-    worker.confirm(worker.unconfirmed)
-    assert worker.room == 2
+    """To the gateway it is still held: no more than `credit` entries are under way. Where more than the rest
+    is about to be confirmed, one read then takes all.
+    """
+    worker = Worker("http://127.0.0.1:1", "s", group="g", consumer="c", credit=3)
+    deliveries = aiter(worker)
+    for entry_id, room in (("5-1", 2), ("5-2", 0)):
+        worker.holdings.receive(Entry.parse({"id": entry_id, "fields": {"n": "1"}}, "s"), history=False)
+        (await anext(deliveries)).ack()
+        assert worker.holdings.room == room
+    worker.holdings.confirm(worker.holdings.unconfirmed[:1])
+    assert worker.holdings.room == 2
+    worker.holdings.confirm(worker.holdings.unconfirmed)
+    assert worker.holdings.room == 3
     await worker.close()
 
 
@@ -287,14 +297,11 @@ async def test_an_exception_in_the_block_gives_the_entry_back(url: str, stream: 
 
 
 async def test_a_second_worker_of_the_same_name_ends_the_first(url: str, stream: str) -> None:
-    async def handle(_: Delivery) -> None:
-        """Nothing to do."""
-
     async with AsyncClient(url) as client:
         await client.publish(stream, {"n": 0})
-        first = asyncio.create_task(Worker(url, stream, group="g", consumer="c").run(handle, stop_on=()))
+        first = asyncio.create_task(Worker(url, stream, group="g", consumer="c").run(pass_by, stop_on=()))
         await wait_until_settled(client, stream)
-        async with until_done(Worker(url, stream, group="g", consumer="c"), handle):
+        async with until_done(Worker(url, stream, group="g", consumer="c"), pass_by):
             with pytest.raises(weir.ConsumerReplacedError):
                 async with asyncio.timeout(20):
                     await first
@@ -316,18 +323,14 @@ async def test_a_long_poll_outlasts_what_a_proxy_says_of_a_gateway_that_is_away(
         # The group is made, its history read; then the proxy has no gateway.
         with link(server.port, PASS, PASS, BAD_GATEWAY, PASS, PASS, BAD_GATEWAY, BAD_GATEWAY) as proxy:
             worker = Worker(proxy.url, stream, group="g", consumer="c", via="long-poll")
-            async with until_done(worker, handle):
-                await wait_until_settled(client, stream)
+            await work_off(worker, handle, client, stream)
     assert done == ["0", "0"]
 
 
 @vias
 async def test_what_is_refused_for_good_ends_the_worker(url: str, via: Via) -> None:
-    async def handle(_: Delivery) -> None:
-        """Never called."""
-
     with pytest.raises((weir.ApiError, ValueError)):
-        await Worker(url, "a//b", group="g", consumer="c", via=via, start="0").run(handle, stop_on=())
+        await Worker(url, "a//b", group="g", consumer="c", via=via, start="0").run(pass_by, stop_on=())
 
 
 async def test_extending_resets_the_idle_time(url: str, stream: str) -> None:
@@ -372,7 +375,8 @@ async def test_a_worker_with_much_credit_gives_all_of_it_back(url: str, stream: 
     async with AsyncClient(url) as client:
         await client.publish_batch(stream, [{"n": number} for number in range(1_002)])
         async with asyncio.timeout(40):
-            async with Worker(url, stream, group="g", consumer="c", via=via, credit=1_002) as worker:
+            many = Worker(url, stream, group="g", consumer="c", via=via, credit=1_002, grace_s=5)
+            async with many as worker:
                 async for delivery in worker:
                     if delivery.entry.fields["n"] == "1":
                         break
@@ -413,13 +417,10 @@ async def test_sigterm_ends_a_worker_after_the_work_in_hand(url: str, stream: st
 
 @vias
 async def test_a_closed_worker_does_not_run_again(url: str, stream: str, via: Via) -> None:
-    async def handle(delivery: Delivery) -> None:
-        raise AssertionError(delivery)
-
     worker = Worker(url, stream, group="g", consumer="c", via=via)
     await worker.close()
     with pytest.raises(weir.ClientClosedError, match="this worker is closed: make another one"):
-        await worker.run(handle, stop_on=())
+        await worker.run(pass_by, stop_on=())
 
 
 @vias
@@ -434,8 +435,7 @@ async def test_what_is_to_be_tried_later_comes_back_then(url: str, stream: str, 
 
     async with AsyncClient(url) as client:
         await client.publish(stream, {"n": 1})
-        async with until_done(Worker(url, stream, group="g", consumer="c", via=via), handle):
-            await wait_until_settled(client, stream)
+        await work_off(Worker(url, stream, group="g", consumer="c", via=via), handle, client, stream)
     assert len(given_s) == 2
     assert given_s[1] - given_s[0] >= 0.39
 
@@ -452,8 +452,8 @@ async def test_a_worker_with_a_backoff_gives_back_later_and_later(url: str, stre
     retry = Backoff(first=0.1, factor=3, max=60)
     async with AsyncClient(url) as client:
         await client.publish(stream, {"n": 1})
-        async with until_done(Worker(url, stream, group="g", consumer="c", via=via, retry=retry), fail):
-            await wait_until_settled(client, stream)
+        worker = Worker(url, stream, group="g", consumer="c", via=via, retry=retry)
+        await work_off(worker, fail, client, stream)
     assert given_s[1] - given_s[0] >= 0.09
     assert given_s[2] - given_s[1] >= 0.29
 
@@ -480,9 +480,7 @@ async def test_a_worker_goes_on_at_once_behind_many_that_are_too_old(
         named = {"streams": streams, "priority": "strict"} if number > 1 else {"stream": stream + "-0"}
         worker = Worker(url, group="g", consumer="c", via=via, **named)
         begun_s = time.monotonic()
-        async with until_done(worker, handle):
-            for one in streams:
-                await wait_until_settled(client, one)
+        await work_off(worker, handle, client, *streams)
         assert time.monotonic() - begun_s < AT_ONCE_S
     assert found == ["young"]
 
@@ -660,9 +658,7 @@ async def test_entries_of_the_first_stream_come_before_those_of_the_second(url: 
         await client.publish_batch(low, [{"n": number} for number in range(10)])
         await client.publish(high, {"n": 0})
         worker = Worker(url, streams=[high, low], priority="strict", group="g", consumer="c")
-        async with until_done(worker, handle):
-            await wait_until_settled(client, high)
-            await wait_until_settled(client, low)
+        await work_off(worker, handle, client, high, low)
     assert order == ["high"] * 30 + ["low"] * 3 + ["high"] * 2 + ["low"] * 7
 
 
@@ -681,9 +677,7 @@ async def test_entries_of_one_id_in_two_streams_are_two(url: str, stream: str) -
             await client.group(name, "g").ensure(start="0")
             await client.group(name, "g").read("c", count=1)
         worker = Worker(url, streams=streams, group="g", consumer="c", credit=2)
-        async with until_done(worker, handle, concurrency=2):
-            for name in streams:
-                await wait_until_settled(client, name)
+        await work_off(worker, handle, client, *streams, concurrency=2)
     assert done == Counter({(name, one): 1 for name in streams for one in ("1-0", "2-0")})
 
 
@@ -720,3 +714,49 @@ async def test_a_group_of_several_streams_that_is_deleted_is_made_again(url: str
 def test_a_worker_has_one_stream_or_several(named: dict[str, Any]) -> None:
     with pytest.raises(weir.InvalidValueError):
         Worker("http://localhost:1", **{"group": "g", "consumer": "c", **named})
+
+
+@vias
+async def test_entries_of_a_key_are_worked_on_in_order_by_all_workers(
+    url: str, stream: str, via: Via
+) -> None:
+    """The first one makes the group with its order; what a handler fails with holds its key, and no other."""
+    busy: Counter[str] = Counter()
+    done: dict[str, list[int]] = {key: [] for key in "abc"}
+    failed = set[str]()
+
+    async def handle(delivery: Delivery) -> None:
+        key, number = delivery.entry.fields["user"], int(delivery.entry.fields["n"])
+        busy[key] += 1
+        assert busy[key] == 1, "one of a key at a time"
+        try:
+            await asyncio.sleep(0)
+            if number % 7 == 0 and delivery.entry.id not in failed:
+                failed.add(delivery.entry.id)
+                raise ValueError(number)
+            done[key].append(number)
+        finally:
+            busy[key] -= 1
+
+    async with AsyncClient(url) as client:
+        await client.publish_batch(stream, [{"n": number, "user": "abc"[number % 3]} for number in range(60)])
+        order: dict[str, Any] = {"ordered_by": "user", "in_flight_per_key": 1}
+        workers = [Worker(url, stream, group="g", consumer=one, via=via, **order) for one in "xyz"]
+        async with contextlib.AsyncExitStack() as stack:
+            for worker in workers:
+                await stack.enter_async_context(until_done(worker, handle, concurrency=4))
+            await wait_until_settled(client, stream)
+        info = await client.group(stream, "g").info()
+    assert (info.get("ordered_by"), info.get("passed_over")) == ("user", 0)
+    assert done == {key: [n for n in range(60) if "abc"[n % 3] == key] for key in "abc"}
+
+
+@vias
+async def test_a_worker_takes_no_group_with_another_order(url: str, stream: str, via: Via) -> None:
+    async with AsyncClient(url) as client:
+        await client.group(stream, "g").ensure(start="0", ordered_by="customer")
+    worker = Worker(url, stream, group="g", consumer="c", via=via, ordered_by="user")
+    with pytest.raises(weir.InvalidValueError, match="is there with ordered_by='customer'"):
+        await worker.run(lambda _: asyncio.sleep(0), stop_on=())
+    with pytest.raises(weir.InvalidValueError, match="needs ordered_by"):
+        Worker(url, stream, group="g", consumer="c", in_flight_per_key=2)

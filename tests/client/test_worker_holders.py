@@ -106,7 +106,7 @@ async def test_an_entry_that_fails_late_stays_with_the_worker_that_has_it_now(wo
             late.error = ValueError("too late")
             late.end.set()
             # What it has said was carried out.
-            await come(lambda: slow.room == 1)
+            await come(lambda: slow.holdings.room == 1)
             assert await world.pending() == [("b", 2)]
             now.end.set()
             await wait_until_settled(world.client, STREAM)
@@ -132,7 +132,7 @@ async def test_work_that_is_done_counts_though_the_worker_has_lost_the_entry(wor
     worker = world.worker("a", via)
     async with at_work(worker) as stage:
         await world.group.nack(stage.begun[0].entry.id, delay_ms=60_000)
-        await come(lambda: not worker.held)
+        await come(lambda: not worker.holdings.held)
         assert await world.pending() == [(None, 1)]
         stage.end.set()
         await wait_until_settled(world.client, STREAM)
@@ -147,9 +147,9 @@ async def test_what_comes_back_to_the_worker_that_still_works_on_it_is_not_begun
     worker = world.worker("a", via)
     async with at_work(worker) as stage:
         await world.group.nack(stage.begun[0].entry.id, delay_ms=60_000)
-        await come(lambda: not worker.held)
+        await come(lambda: not worker.holdings.held)
         await world.pass_ms(60_000)
-        await come(lambda: bool(worker.held))
+        await come(lambda: bool(worker.holdings.held))
         assert await world.pending() == [("a", 2)]
         assert stage.begun[0].lost is False
         stage.end.set()
@@ -164,18 +164,18 @@ async def test_a_handler_that_was_told_to_stop_has_not_done_the_work(world: Worl
     async with at_work(worker) as stage:
         delivery = stage.begun[0]
         await world.group.claim("b", delivery.entry.id)
-        await come(lambda: not worker.held)
+        await come(lambda: not worker.holdings.held)
         assert delivery.lost
         stage.end.set()
-        await come(lambda: not worker.unconfirmed)
+        await come(lambda: not worker.holdings.unconfirmed)
         delivery.nack()
-        assert not worker.unconfirmed
+        assert not worker.holdings.unconfirmed
         assert await world.pending() == [("b", 2)]
         delivery.ack()
-        await come(lambda: not worker.unconfirmed)
+        await come(lambda: not worker.holdings.unconfirmed)
         assert await world.pending() == [("b", 2)]
         delivery.ack()
-        assert not worker.unconfirmed, "the first word counts"
+        assert not worker.holdings.unconfirmed, "the first word counts"
 
 
 @vias
@@ -187,9 +187,9 @@ async def test_what_is_given_back_during_an_extension_goes_back_after_it(world: 
         extending = asyncio.create_task(delivery.extend())
         await asyncio.sleep(0)
         delivery.nack(mode="silent")
-        assert not worker.unconfirmed, "not yet"
+        assert not worker.holdings.unconfirmed, "not yet"
         assert await extending is False
-        assert [one.id for one in worker.unconfirmed] == [delivery.entry.id]
+        assert [one.id for one in worker.holdings.unconfirmed] == [delivery.entry.id]
         stage.end.set()
         await wait_until_settled(world.client, STREAM)
         assert len(stage.begun) == 2

@@ -71,7 +71,13 @@ test("an entry for later comes at its time, once or again and again", async () =
   assert.deepEqual(await set(), first);
   assert.deepEqual(await client.getSchedule(stream, "tick"), first);
   assert.deepEqual((await collect(client.listSchedules(stream))).map(({ name }) => name), ["tick"]);
+  assert.equal((await client.pauseSchedule(stream, "tick")).next_at, null);
+  const until = "2035-01-01T00:00:00.000Z";
+  assert.equal((await client.pauseSchedule(stream, "tick", until)).paused_until, until);
+  assert.deepEqual(await client.resumeSchedule(stream, "tick"), first);
   assert.match(await client.fireSchedule(stream, "tick"), /^\d+-\d+$/);
+  const all = await collect(client.listAllSchedules());
+  assert.ok(all.some((one) => one.stream === stream && one.name === "tick"));
   assert.equal(await client.cancelSchedule(stream, "tick"), true);
   assert.equal(await client.cancelSchedule(stream, "tick"), false);
   assert.equal(await client.getSchedule(stream, "tick"), undefined);
@@ -357,6 +363,33 @@ test("entries of the first stream come before those of the second", async () => 
   assert.deepEqual(order, [...Array(20).fill("high"), ...Array(3).fill("low")]);
 });
 
+for (const via of ["websocket", "long-poll"]) {
+  test(`entries of a key are worked on in order, ${via}`, async () => {
+    const stream = fresh();
+    await client.publishBatch(stream, Array.from({ length: 12 }, (_, n) => ({ n, user: n % 2 ? "b" : "a" })));
+    const done = { a: [], b: [] };
+    const busy = { a: 0, b: 0 };
+    const options = { stream, group: "g", via, webSocket, orderedBy: "user" };
+    const workers = ["x", "y"].map((consumer) => new Worker(url, { ...options, consumer }));
+    const running = workers.map((worker) =>
+      worker.run(async ({ entry }) => {
+        const { user, n } = entry.fields;
+        busy[user] += 1;
+        assert.equal(busy[user], 1);
+        await new Promise((resolve) => setTimeout(resolve, 1));
+        busy[user] -= 1;
+        done[user].push(Number(n));
+      }, 3),
+    );
+    await until(settled(stream));
+    for (const one of workers) one.stop();
+    await Promise.all(running);
+    assert.deepEqual(done, { a: [0, 2, 4, 6, 8, 10], b: [1, 3, 5, 7, 9, 11] });
+    const other = new Worker(url, { ...options, consumer: "z", orderedBy: "customer" });
+    await assert.rejects(other.run(() => undefined), /is there with ordered_by=user/);
+  });
+}
+
 test("a worker has one stream or several", () => {
   for (const named of [{}, { stream: "a", streams: ["b"] }, { streams: ["a", "a"] }, { streams: [] }]) {
     assert.throws(() => new Worker(url, { group: "g", consumer: "c", ...named }), { name: "InvalidValueError" });
@@ -621,10 +654,10 @@ for (const via of ["websocket", "long-poll"]) {
       if (begun > 1) return;
       const extending = delivery.extend();
       delivery.nack("silent");
-      assert.deepEqual(worker.unconfirmed, []);
+      assert.deepEqual(worker.holdings.unconfirmed, []);
       answer();
       assert.equal(await extending, false);
-      assert.equal(worker.unconfirmed.length, 1);
+      assert.equal(worker.holdings.unconfirmed.length, 1);
     });
     await until(settled(stream));
     worker.stop();

@@ -2,9 +2,11 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
+from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,6 +23,7 @@ ROOT = HERE.parents[1]
 PACKAGE = ROOT / "sdk" / "typescript"
 MODULES = ROOT / "tests" / "sdk" / "node_modules"
 NODE_S_MAX = 180
+IMPORTED = re.compile(r'from "(\.[^"]+)"').findall
 
 
 def tsc(*arguments: str) -> None:
@@ -77,6 +80,17 @@ def test_one_cursor_goes_from_the_archive_into_the_stream(client_module: Path, t
     }
 
 
+def test_no_module_leads_back_to_itself() -> None:
+    """Imports of types count too."""
+    sources = PACKAGE / "src"
+    TopologicalSorter(
+        {
+            file: {(file.parent / name).resolve().with_suffix(".ts") for name in IMPORTED(file.read_text())}
+            for file in sources.rglob("*.ts")
+        }
+    ).prepare()
+
+
 def test_strict_programs_compile_against_its_types(client_module: Path, tmp_path: Path) -> None:
     config = {
         "extends": str(PACKAGE / "tsconfig.json"),
@@ -107,10 +121,11 @@ def test_it_has_no_dependencies() -> None:
     assert package["devDependencies"]["typescript"] == tests["dependencies"]["typescript"]
 
 
-def test_in_node_it_publishes_reads_tails_and_works(client_module: Path, tmp_path: Path) -> None:
-    with Server(tmp_path / "data") as server:
+def run_tests(program: str, client_module: Path, data: Path) -> None:
+    """Tests in JavaScript, beside a gateway; their report is the assertion's text."""
+    with Server(data) as server:
         ended = subprocess.run(
-            ["node", "--test", "--test-reporter=tap", str(HERE / "client.test.mjs")],
+            ["node", "--test", "--test-reporter=tap", str(HERE / program)],
             env=environment(server, client_module),
             capture_output=True,
             text=True,
@@ -118,6 +133,14 @@ def test_in_node_it_publishes_reads_tails_and_works(client_module: Path, tmp_pat
             timeout=NODE_S_MAX,
         )
     assert ended.returncode == 0, ended.stdout
+
+
+def test_in_node_it_publishes_reads_tails_and_works(client_module: Path, tmp_path: Path) -> None:
+    run_tests("client.test.mjs", client_module, tmp_path / "data")
+
+
+def test_in_node_it_keeps_answers_that_are_resumed(client_module: Path, tmp_path: Path) -> None:
+    run_tests("resumable.test.mjs", client_module, tmp_path / "data")
 
 
 @pytest.mark.parametrize("via", ["websocket", "long-poll"])

@@ -14,7 +14,7 @@ their first use: the command line starts without the libraries for HTTP.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from weir._public import *  # noqa: F403 - exactly its `__all__`
+    from weir._public import *  # noqa: F403 - what it imports
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - as every attribute
@@ -23,4 +23,6 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401 - as every attribute
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from weir import _public  # noqa: PLC0415
 
+    if name == "__all__":
+        return [one for one in vars(_public) if not one.startswith("_")]
     return getattr(_public, name)

@@ -4,7 +4,7 @@ Knows: paths, parameters and answers of the public contract. Must never know: ho
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, NotRequired, Required, TypedDict, cast
+from typing import Any, Literal, NotRequired, Required, TypedDict
 from uuid import uuid4
 
 from weir._cursors import WITH_GENERATION
@@ -34,7 +34,8 @@ class StreamInfo(TypedDict):
     memory_bytes: int
     schedules: int
     closed: bool
-    held_by: NotRequired[str]
+    state: NotRequired[Literal["open", "ending", "closed"]]
+    held_by: NotRequired[str | dict[str, str]]
 
 
 class GroupInfo(TypedDict):
@@ -51,6 +52,10 @@ class GroupInfo(TypedDict):
     consumer_timeout_ms: NotRequired[int | None]
     max_age_ms: NotRequired[int | None]
     paused: NotRequired[bool]
+    ordered_by: NotRequired[str]
+    in_flight_per_key: NotRequired[int]
+    passed_over: NotRequired[int]
+    state: NotRequired[Literal["drained", "paused", "no_consumers", "failing", "running", "idle"]]
 
 
 class ConsumerInfo(TypedDict):
@@ -163,7 +168,7 @@ class Schedule(TypedDict):
     """A schedule: when its entry is appended next, and of its rule what was given."""
 
     name: str
-    next_at: str
+    next_at: str | None
     entry: dict[str, Any]
     at: NotRequired[str]
     in_ms: NotRequired[int]
@@ -175,13 +180,32 @@ class Schedule(TypedDict):
     left: NotRequired[int]
     missed: NotRequired[Literal["once", "skip"]]
     expires_in_ms: NotRequired[int]
+    paused: NotRequired[bool]
+    paused_until: NotRequired[str]
+
+
+class Reason(TypedDict):
+    """Why a group delivers nothing: a word, a sentence, and what to do in the words of each door: `rest`,
+    `cli`, `console` and `redis`.
+    """
+
+    code: str
+    detail: str
+    remedies: dict[str, str]
+
+
+class StreamSchedule(Schedule):
+    """A schedule, and its stream."""
+
+    stream: str
 
 
 class ScheduleRule(TypedDict, total=False):
     """When an entry is appended: one of `at` (RFC 3339), `in_ms`, `every_ms` and `cron` with `tz`.
 
     What recurs ends behind `until` and after `count` runs. Runs that were missed are one (`missed="once"`) or
-    none ("skip"); one later than `expires_in_ms` is left out.
+    none ("skip"); one later than `expires_in_ms` is left out. With `paused` it waits until it is resumed, or
+    `paused_until` a time; where neither is given a pause stays as it is.
     """
 
     at: str
@@ -193,6 +217,8 @@ class ScheduleRule(TypedDict, total=False):
     count: int
     missed: Literal["once", "skip"]
     expires_in_ms: int
+    paused: bool
+    paused_until: str
 
 
 class AddOptions(TypedDict, total=False):
@@ -399,9 +425,20 @@ def list_schedules(stream: str, by: str, after: str | None) -> Call[tuple[list[S
     return Call("GET", path, lambda answer: (answer["schedules"], answer["next"]), query=query)
 
 
+def list_all_schedules(after: str | None) -> Call[tuple[list[StreamSchedule], str | None]]:
+    """A page of the schedules of all streams, and where to go on."""
+    query = {"after": after, "limit": 1_000}
+    return Call("GET", "/v1/schedules", lambda answer: (answer["schedules"], answer["next"]), query=query)
+
+
 def cancel_schedule(stream: str, name: str) -> Call[None]:
     """Cancel a schedule."""
     return Call("DELETE", schedule_path(stream, name), _nothing, repeatable=False)
+
+
+def pause_schedule(stream: str, name: str, changes: Mapping[str, object]) -> Call[Schedule]:
+    """Pause a schedule, or go on with it."""
+    return Call("PATCH", schedule_path(stream, name), as_is, body=changes)
 
 
 def fire_schedule(stream: str, name: str) -> Call[Published]:
@@ -415,6 +452,12 @@ def fire_schedule(stream: str, name: str) -> Call[Published]:
 def ensure_group(stream: str, group: str, start: str, policy: Mapping[str, object]) -> Call[GroupInfo]:
     """Create a group (and its stream) where it is missing; an existing group keeps its position."""
     return Call("PUT", group_path(stream, group), as_is, body={"start": start, **policy})
+
+
+def explain_group(stream: str, group: str, consumer: str | None) -> Call[list[Reason]]:
+    """Why a group delivers nothing."""
+    path = f"{group_path(stream, group)}/why"
+    return Call("GET", path, lambda answer: answer["reasons"], query={"consumer": consumer})
 
 
 def update_group(stream: str, group: str, changes: Mapping[str, object]) -> Call[GroupInfo]:
@@ -570,15 +613,15 @@ def _with_result(answer: Mapping[str, Any], word: str) -> list[str]:
 
 
 def list_pending(
-    stream: str, group: str, query: Mapping[str, object]
-) -> Call[tuple[list[PendingEntry], str | None, bool]]:
-    """A page of pending entries, the last ID of it, and whether there are more."""
-    return Call(
-        "GET",
-        f"{group_path(stream, group)}/pending",
-        lambda answer: (cast("list[PendingEntry]", answer["pending"]), answer["next"], answer["more"]),
-        query=query,
-    )
+    stream: str, group: str, query: Mapping[str, object], start: str | None
+) -> Call[tuple[list[PendingEntry], str | None]]:
+    """A page of pending entries, and where to go on."""
+
+    def parse(answer: Any) -> tuple[list[PendingEntry], str | None]:  # noqa: ANN401 - JSON
+        return answer["pending"], f"({answer['next']}" if answer["more"] and answer["next"] else None
+
+    path = f"{group_path(stream, group)}/pending"
+    return Call("GET", path, parse, query={**query, "start": start or "-"})
 
 
 # --- anything --------------------------------------------------------------------------------------------

@@ -1,15 +1,12 @@
 """The synchronous client, generated from `_async_client.py`: `make client`.
 
-Knows: how a call is sent from a thread. Must never know: what a call or its answer looks like.
+Knows: which operations there are. Must never know: how a call is sent, what it or its answer looks like.
 """
 
-import os
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from types import TracebackType
-from typing import Any, Literal, Self, TypeVar, Unpack
+from typing import Any, Literal, Unpack
 
 import httpx
 
@@ -23,6 +20,7 @@ from weir._calls import (
     NackMode,
     PendingEntry,
     PublishedTimed,
+    Reason,
     Redriven,
     References,
     Schedule,
@@ -30,37 +28,18 @@ from weir._calls import (
     ScheduleRule,
     StreamEnd,
     StreamInfo,
+    StreamSchedule,
     TimedEntry,
 )
-from weir._cursors import STILL_THE_STREAM, Cursors
-from weir._features import ACK_CONSUMER, DEAD_LETTER_CONSUMER, NACK_CONSUMER, refuses_consumer
-from weir._http import (
-    CONNECT_S_MAX,
-    Call,
-    CallOptions,
-    ConnectionOptions,
-    Token,
-    Verify,
-    as_is,
-    check_events,
-    parse_response,
-    parse_url,
-    refusal,
-    tls_context,
-    unanswered,
-)
-from weir._retrying import Outage, Retries
-from weir._sse import SILENCE_S_MAX, EventParser, Tail
+from weir._cursors import STILL_THE_STREAM
+from weir._features import ACK_CONSUMER, DEAD_LETTER_CONSUMER, NACK_CONSUMER
+from weir._sending import Sender
+from weir._sse import EventParser, Tail
 from weir.entries import Entry, Fields, Gap, Page, Published, encode_entry, gap_error
-from weir.errors import ApiError, ClientClosedError, NoAnswerError, NotAGatewayError, NotFoundError
-
-T = TypeVar("T")
-DEFAULT_URL = "http://127.0.0.1:8080"
-# What a tail is answered that comes back to the end of closed streams.
-NO_CONTENT = 204
+from weir.errors import NotFoundError
 
 
-class Client:
+class Client(Sender):
     """A connection pool to one gateway. Use it as `with Client(url) as client`.
 
     `url` defaults to WEIR_URL, else http://127.0.0.1:8080. `token` is a bearer token or a function that
@@ -72,62 +51,6 @@ class Client:
     `verify` is a file of the authorities (PEM) that may sign the gateway's certificate, or an `SSLContext`,
     for example with a certificate of the client's own.
     """
-
-    def __init__(
-        self,
-        url: str | None = None,
-        *,
-        token: Token = None,
-        timeout_s: float = 60.0,
-        retry_s: float | None = 60.0,
-        verify: Verify = None,
-        transport: httpx.BaseTransport | None = None,
-    ) -> None:
-        where = parse_url(url or os.environ.get("WEIR_URL") or DEFAULT_URL)
-        self.connection = ConnectionOptions(where, token, timeout_s, retry_s, tls_context(verify))
-        # Whether the gateway can be used at the moment; two lines are logged of one that could not be.
-        self.outage = Outage(self.url)
-        self._cursors = Cursors()
-        # What the gateway says that it knows; None is to be asked.
-        self._features: frozenset[str] | None = None
-        self._transport = transport
-        self._open()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the connections; calls raise ClientClosedError from then on."""
-        if not self.is_closed:
-            self._http.close()
-
-    @property
-    def url(self) -> str:
-        """The gateway's base URL."""
-        return str(self.connection.url)
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether `close` was called."""
-        return self._pool.is_closed
-
-    def _open(self) -> None:
-        self._pool = httpx.Client(transport=self._transport, **self.connection.options)
-        self._process = os.getpid()
-
-    @property
-    def _http(self) -> httpx.Client:
-        if self.is_closed:
-            raise ClientClosedError
-        # A forked process would read answers to its parent on the connections that it has inherited.
-        if self._process != os.getpid():
-            self._open()
-        return self._pool
 
     # --- publish ------------------------------------------------------------------------------------------
 
@@ -255,10 +178,7 @@ class Client:
 
     def get_entry(self, stream: str, entry_id: str) -> Entry | None:
         """One entry; None if it is not there."""
-        try:
-            return self._call(_calls.get_entry(stream, entry_id))
-        except NotFoundError:
-            return None
+        return self._find(_calls.get_entry(stream, entry_id))
 
     # --- change -------------------------------------------------------------------------------------------
 
@@ -286,19 +206,11 @@ class Client:
 
     def list_streams(self, *, prefix: str | None = None) -> Iterator[StreamInfo]:
         """All streams by name."""
-        after = None
-        while True:
-            page, after = self._call(_calls.list_streams(prefix, after))
-            yield from page
-            if after is None:
-                return
+        return self._each(lambda after: _calls.list_streams(prefix, after))
 
     def get_stream(self, stream: str) -> StreamInfo | None:
         """One stream; None if it does not exist."""
-        try:
-            return self._call(_calls.get_stream(stream))
-        except NotFoundError:
-            return None
+        return self._find(_calls.get_stream(stream))
 
     def ensure_stream(self, stream: str, *, retention: Mapping[str, int] | None = None) -> StreamInfo:
         """Create a stream if it is missing; `retention` has `max_len`, `max_age_ms`, `max_bytes`."""
@@ -356,19 +268,15 @@ class Client:
 
     def get_schedule(self, stream: str, name: str) -> Schedule | None:
         """One schedule; None if it has run or was cancelled."""
-        try:
-            return self._call(_calls.get_schedule(stream, name))
-        except NotFoundError:
-            return None
+        return self._find(_calls.get_schedule(stream, name))
 
     def list_schedules(self, stream: str, *, by: Literal["time", "name"] = "time") -> Iterator[Schedule]:
         """What is scheduled for a stream, the next one first."""
-        after = None
-        while True:
-            page, after = self._call(_calls.list_schedules(stream, by, after))
-            yield from page
-            if after is None:
-                return
+        return self._each(lambda after: _calls.list_schedules(stream, by, after))
+
+    def list_all_schedules(self) -> Iterator[StreamSchedule]:
+        """What is scheduled for all streams that one may read: what is late first, then what comes next."""
+        return self._each(_calls.list_all_schedules)
 
     def cancel_schedule(self, stream: str, name: str) -> bool:
         """Cancel a schedule; False if it has run already, or never was."""
@@ -377,6 +285,17 @@ class Client:
         except NotFoundError:
             return False
         return True
+
+    def pause_schedule(self, stream: str, name: str, *, until: str | None = None) -> Schedule:
+        """Let a schedule wait until a time (RFC 3339), or until it is resumed. What recurs makes up for no
+        run; a single entry comes when the pause ends.
+        """
+        changes = {"paused": True} if until is None else {"paused_until": until}
+        return self._call(_calls.pause_schedule(stream, name, changes))
+
+    def resume_schedule(self, stream: str, name: str) -> Schedule:
+        """Go on with a schedule that is paused."""
+        return self._call(_calls.pause_schedule(stream, name, {"paused": False}))
 
     def fire_schedule(self, stream: str, name: str) -> Published:
         """Add the entry of a schedule now. What recurs keeps its next time."""
@@ -394,12 +313,7 @@ class Client:
 
     def list_groups(self, stream: str) -> Iterator[GroupInfo]:
         """The groups of a stream by name."""
-        after = None
-        while True:
-            page, after = self._call(_calls.list_groups(stream, after))
-            yield from page
-            if after is None:
-                return
+        return self._each(lambda after: _calls.list_groups(stream, after))
 
     # --- anything -----------------------------------------------------------------------------------------
 
@@ -411,116 +325,6 @@ class Client:
         """Return once the gateway serves requests; gives up after `retry_s`."""
         self._call(_calls.ready())
 
-    def call(self, method: str, path: str, **options: Unpack[CallOptions]) -> Any:  # noqa: ANN401 - JSON
-        """Any operation of the HTTP API: the JSON of its answer, None where it has none (204).
-
-        `client.call("POST", "/v1/admin/rewrite", repeatable=True)`. `path` is what follows the
-        gateway's URL; `weir.paths` writes names into it. Repeated calls and errors are as of all methods.
-        """
-        return parse_response(self.send(method, path, **options), as_is)
-
-    def send(self, method: str, path: str, **options: Unpack[CallOptions]) -> httpx.Response:
-        """The same; the successful answer as it is, with its headers, read wholly.
-
-        All calls but `tail` are sent by this one: a subclass that overrides it sees every call.
-        """
-        call = Call.of(method, path, options)
-        retries = self._retries(repeatable=call.repeatable, repeat_faults=call.repeat_faults)
-        while True:
-            sent = self._cursors.apply(call)
-            try:
-                response = self._send_once(sent)
-            except (ApiError, NoAnswerError) as error:
-                if not self._cursors.note(error, sent):
-                    time.sleep(retries.pause_s(error))
-            else:
-                self.outage.end()
-                return response
-
-    def _call(self, call: Call[T]) -> T:
-        """Send an operation of `_calls.py`; what its answer holds."""
-        return parse_response(self.send(call.method, call.path, **call.options), call.parse)
-
-    def _call_naming(self, feature: str, consumer: str | None, call: Callable[[str | None], Call[T]]) -> T:
-        """Send an operation that names a consumer; without it, to a gateway that does not know that."""
-        named = consumer if consumer is not None and self._knows(feature) else None
-        try:
-            return self._call(call(named))
-        except ApiError as error:
-            if named is None or not refuses_consumer(error):
-                raise
-            self._features = frozenset()
-            return self._call(call(None))
-
-    def _knows(self, feature: str) -> bool:
-        """Whether the gateway says that it knows this: asked once, and again after a lost connection."""
-        known = self._features
-        if known is None:
-            try:
-                known = self._features = self._call(_calls.features())
-            except (ApiError, NotAGatewayError):
-                # Not every proxy lets that through. What the gateway does not know it refuses.
-                return True
-        return feature in known
-
-    def _send_once(self, call: Call[Any]) -> httpx.Response:
-        request = self.connection.request(self._http, call)
-        try:
-            response = self._http.send(request)
-        except httpx.RequestError as error:
-            # Another version may be there next time.
-            self._features = None
-            raise unanswered(error, self.connection.url, repeatable=call.repeatable) from error
-        if response.is_success:
-            return response
-        raise refusal(response, repeatable=call.repeatable)
-
-    def _retries(self, *, repeatable: bool, repeat_faults: bool = False) -> Retries:
-        retry_s = self.connection.retry_s
-        return Retries(retry_s, self.outage, repeatable=repeatable, repeat_faults=repeat_faults)
-
-    @contextmanager
-    def _events(self, tail: Tail) -> Iterator[Iterator[bytes]]:
-        """The body of the tail's next connection, once there is one."""
-        response = self._connect(tail)
-        try:
-            if response.status_code == NO_CONTENT:
-                tail.end()
-            else:
-                check_events(response)
-            yield response.iter_raw()
-        finally:
-            response.close()
-
-    def _connect(self, tail: Tail) -> httpx.Response:
-        retries = self._retries(repeatable=True)
-        while True:
-            sent = self._cursors.apply(tail.request())
-            try:
-                response = self._connect_once(sent)
-            except (ApiError, NoAnswerError) as error:
-                if not self._cursors.note(error, sent):
-                    time.sleep(retries.pause_s(error))
-            else:
-                self.outage.end()
-                return response
-
-    def _connect_once(self, call: Call[None]) -> httpx.Response:
-        request = self._http.build_request(
-            "GET",
-            self.connection.endpoint(call.path, call.query),
-            headers={**self.connection.headers(), **call.headers, "accept-encoding": "identity"},
-            timeout=httpx.Timeout(SILENCE_S_MAX, connect=CONNECT_S_MAX),
-        )
-        try:
-            response = self._http.send(request, stream=True)
-            if response.is_success:
-                return response
-            response.read()
-        except httpx.RequestError as error:
-            raise unanswered(error, self.connection.url, repeatable=True) from error
-        raise refusal(response, repeatable=True)
-
 
 class Group:
     """One group of a stream: `client.group("orders", "billing")`."""
@@ -528,15 +332,22 @@ class Group:
     def __init__(self, client: Client, stream: str, group: str) -> None:
         self._call = client._call  # noqa: SLF001 - a group is a part of its client
         self._call_naming = client._call_naming  # noqa: SLF001
+        self._each = client._each  # noqa: SLF001
         self.stream = stream
         self.name = group
 
     def ensure(self, *, start: str = "$", **policy: object) -> GroupInfo:
         """Create the group, and its stream, where they are missing. `start` is where a new group begins:
-        `$` with the next entry, `0` with the oldest. An existing group keeps its position. `policy` is set in
-        both cases: `dead_letter`, `ack_timeout_ms`, `consumer_timeout_ms`.
+        `$` with the next entry, `0` with the oldest. An existing group keeps its position and its
+        policy. `policy` of a new one: `dead_letter`, `ack_timeout_ms`, `consumer_timeout_ms`, `max_age_ms`.
         """
         return self._call(_calls.ensure_group(self.stream, self.name, start, policy))
+
+    def why(self, consumer: str | None = None) -> list[Reason]:
+        """Why the group delivers nothing, or nothing to this consumer, and what to do. Also of a group that
+        does not exist.
+        """
+        return self._call(_calls.explain_group(self.stream, self.name, consumer))
 
     def pause(self) -> GroupInfo:
         """Deliver nothing from now on, neither new entries nor those given back, until `resume`. What
@@ -554,12 +365,7 @@ class Group:
 
     def consumers(self) -> Iterator[ConsumerInfo]:
         """The group's consumers by name."""
-        after = None
-        while True:
-            page, after = self._call(_calls.list_consumers(self.stream, self.name, after))
-            yield from page
-            if after is None:
-                return
+        return self._each(lambda after: _calls.list_consumers(self.stream, self.name, after))
 
     def read(
         self, consumer: str, *, count: int = 100, wait_ms: int = 0, claim_min_idle_ms: int | None = None
@@ -656,14 +462,8 @@ class Group:
         self, *, consumer: str | None = None, min_idle_ms: int | None = None, page_count: int = 1_000
     ) -> Iterator[PendingEntry]:
         """What was delivered and not acknowledged, by ID."""
-        start = "-"
-        while True:
-            query = {"start": start, "count": page_count, "consumer": consumer, "min_idle_ms": min_idle_ms}
-            page, last_id, more = self._call(_calls.list_pending(self.stream, self.name, query))
-            yield from page
-            if not more or last_id is None:
-                return
-            start = f"({last_id}"
+        query = {"count": page_count, "consumer": consumer, "min_idle_ms": min_idle_ms}
+        return self._each(lambda start: _calls.list_pending(self.stream, self.name, query, start))
 
     def delete(self, *, drop_pending: bool = False) -> None:
         """Delete the group; a ConflictError while entries are pending, unless they are dropped."""

@@ -1,7 +1,7 @@
 """One call of the API: how it becomes a request, what its answer means, whether to send it again.
 
 Knows: HTTP, problem documents, when repeating is safe. Must never know: what a call is for; how it is sent
-(`_client.py` and `_async_client.py` do that).
+(`_sending.py` and `_async_sending.py` do that).
 """
 
 import ipaddress

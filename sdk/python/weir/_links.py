@@ -10,14 +10,16 @@ import json
 import logging
 import random
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import Any, Final, cast
 
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 from websockets.typing import Subprotocol
 
+from weir._async_client import AsyncGroup
 from weir._calls import NackMode, References
-from weir._settling import Settlement, batches
+from weir._holdings import IDS_MAX, Holdings, Settlement, batches
+from weir._membership import Membership
 from weir.entries import Entry, Gap, Page, parse_gap
 from weir.errors import (
     ApiError,
@@ -34,10 +36,6 @@ from weir.errors import (
     of_problem,
 )
 
-if TYPE_CHECKING:
-    from weir._async_client import AsyncGroup
-    from weir.worker import Worker
-
 log: Final = logging.getLogger("weir.worker")
 
 PAUSE_S_MIN: Final = 0.1
@@ -48,26 +46,11 @@ HEARTBEAT_S_DEFAULT: Final = 15.0
 FINAL_CLOSE_MIN: Final = 4500
 BAD_TOKEN_CLOSE: Final = 4500
 FORBIDDEN_CLOSE: Final = 4502
-# At most this many IDs a request: no gateway takes more where they are given back, or deleted.
-IDS_MAX: Final = 500
 POLL_WAIT_MS: Final = 20_000
 # A group read takes entries that were given back only if it claims. No entry that a consumer holds is so old.
 CLAIM_RELEASED_ONLY_MS: Final = 2**53 - 1
 _CONSUME_REF: Final = "consume"
 _UNSUBSCRIBE_REF: Final = "unsubscribe"
-
-
-class WorkerLink(Protocol):
-    """Keeps a worker connected."""
-
-    async def run(self) -> None:
-        """Connect, and connect again, until the worker stops; then settle what is left, until cancelled.
-
-        Raises what cannot be helped by coming again.
-        """
-
-    def wake(self) -> None:
-        """Something was settled: tell the gateway."""
 
 
 class Pauses:
@@ -89,9 +72,9 @@ class Pauses:
 class WebSocketLink:
     """One socket with one `consume` subscription."""
 
-    def __init__(self, worker: "Worker") -> None:
-        self._worker = worker
-        self._wake = asyncio.Event()
+    def __init__(self, membership: Membership, holdings: Holdings) -> None:
+        self._member = membership
+        self._holdings = holdings
         self._pauses = Pauses()
         self._heartbeat_s = HEARTBEAT_S_DEFAULT
         # Settlements on their way over this connection, by the `ref` of their frame.
@@ -101,12 +84,9 @@ class WebSocketLink:
         self._in_history = True
         self._unsubscribed = False
 
-    def wake(self) -> None:
-        self._wake.set()
-
     async def run(self) -> None:
-        outage = self._worker.client.outage
-        while not self._worker.stopping:
+        outage = self._member.client.outage
+        while not self._holdings.stopping:
             ended = outage.ended
             try:
                 await self._session()
@@ -120,27 +100,30 @@ class WebSocketLink:
                 outage.begin(str(error), ended)
             except (OSError, InvalidHandshake, UnavailableError) as error:
                 outage.begin(str(error) or "no answer in time", ended)
-            if not self._worker.stopping:
+            if not self._holdings.stopping:
                 await self._pauses.pause()
         # Over a subscription, what is given back would come again at once.
-        await _settle_by_requests(self._worker, self._wake)
+        await _settle_by_requests(self._member, self._holdings)
 
     def _note_pause(self, frame: dict[str, Any]) -> None:
         """Log that entries wait for the gateway's backend or for their group, and that they come again."""
-        worker = self._worker
-        if frame.get("reason") == "group" or worker.is_paused:
-            worker.note_paused(worker.stream, paused=frame["op"] == "paused")
+        member = self._member
+        if frame.get("reason") == "group" or member.is_paused:
+            member.note_paused(member.stream, paused=frame["op"] == "paused")
         elif frame["op"] == "resumed":
-            log.info("worker %s of %s goes on", worker.consumer, worker.stream)
+            log.info("worker %s of %s goes on", member.consumer, member.stream)
         elif frame["reason"] == "backend":
-            url = worker.client.url
+            url = member.client.url
             log.warning(
-                "worker %s of %s waits: the backend of %s is away", worker.consumer, worker.stream, url
+                "worker %s of %s waits: the backend of %s is away", member.consumer, member.stream, url
             )
 
     async def _session(self) -> None:
         """One connection, from its handshake to its end."""
-        connection = self._worker.client.connection
+        if self._member.order:
+            # A subscription makes a group without a policy.
+            await self._member.make_groups()
+        connection = self._member.client.connection
         url = connection.endpoint("/v1/ws", {})
         target = url.copy_with(scheme="wss" if url.scheme == "https" else "ws")
         headers = {name: value for name, value in connection.headers().items() if name == "authorization"}
@@ -175,26 +158,26 @@ class WebSocketLink:
                     message = await socket.recv()
                 gap = self._accept(message)
                 if gap is not None:
-                    self._worker.gap(gap)
+                    self._member.gap(gap, self._member.stream)
         finally:
             sending.cancel()
             with contextlib.suppress(asyncio.CancelledError, ConnectionClosed):
                 await sending
 
     def _consume(self) -> dict[str, object]:
-        worker = self._worker
+        member = self._member
         frame: dict[str, object] = {
             "op": "consume",
             "ref": _CONSUME_REF,
             "sub": "work",
-            "stream": worker.stream,
-            "group": worker.group,
-            "consumer": worker.consumer,
-            "create": worker.start,
-            "credit": worker.credit,
+            "stream": member.stream,
+            "group": member.group,
+            "consumer": member.consumer,
+            "create": member.start,
+            "credit": self._holdings.credit,
         }
-        if worker.claim_min_idle_ms is not None:
-            frame["claim_min_idle_ms"] = worker.claim_min_idle_ms
+        if member.claim_min_idle_ms is not None:
+            frame["claim_min_idle_ms"] = member.claim_min_idle_ms
         return frame
 
     def _accept(self, message: str | bytes) -> Gap | None:
@@ -203,7 +186,7 @@ class WebSocketLink:
             return self._take(json.loads(message))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise NotAGatewayError(
-                f"{self._worker.client.url} sent a frame that is not a gateway's"
+                f"{self._member.client.url} sent a frame that is not a gateway's"
             ) from error
 
     def _take(self, frame: dict[str, Any]) -> Gap | None:
@@ -211,9 +194,11 @@ class WebSocketLink:
         if op == "hello":
             self._heartbeat_s = frame["heartbeat_ms"] / 1000
         elif op == "entries":
+            if not self._in_history:
+                self._member.note_paused(self._member.stream, paused=False)
             for members in frame["entries"]:
-                entry = Entry.parse(members, self._worker.stream)
-                self._worker.receive(entry, history=self._in_history)
+                entry = Entry.parse(members, self._member.stream)
+                self._holdings.receive(entry, history=self._in_history)
         elif op == "caught_up":
             self._in_history = False
         elif op == "ok":
@@ -229,34 +214,34 @@ class WebSocketLink:
         elif op == "drained":
             # The stream is closed, and nothing of it is left in the group: the subscription has ended.
             self._unsubscribed = True
-            self._worker.stop()
+            self._holdings.stop()
         return None
 
     def _end_of(self, reason: str) -> WeirError:
         """Why the gateway ended the subscription."""
-        worker = self._worker
+        member = self._member
         match reason:
             case "replaced":
                 return ConsumerReplacedError()
             case "stream_deleted":
-                return StreamDeletedError(worker.stream)
+                return StreamDeletedError(member.stream)
             case "group_destroyed":
-                return GroupDeletedError(worker.stream, worker.group)
+                return GroupDeletedError(member.stream, member.group)
             case "forbidden":
-                detail = f"the token does not allow consuming {worker.stream!r} any more"
+                detail = f"the token does not allow consuming {member.stream!r} any more"
                 return ForbiddenError(403, reason, detail, {})
         return WeirError(f"the gateway ended the subscription: {reason}")
 
     def _accept_ok(self, ref: object) -> None:
         if ref == _CONSUME_REF:
             self._pauses.reset()
-            self._worker.client.outage.end()
+            self._member.client.outage.end()
             # What an earlier connection did not confirm is sent again.
-            self._wake.set()
+            self._holdings.unsent.set()
         elif ref == _UNSUBSCRIBE_REF:
             self._unsubscribed = True
         elif isinstance(ref, int):
-            self._worker.confirm(self._sent.pop(ref, []))
+            self._holdings.confirm(self._sent.pop(ref, []))
 
     def _accept_error(self, frame: dict[str, Any]) -> None:
         problem = frame["problem"]
@@ -269,15 +254,15 @@ class WebSocketLink:
     async def _send_settlements(self, socket: ClientConnection) -> None:
         sent: dict[str, Settlement] = {}
         while True:
-            await self._wake.wait()
-            self._wake.clear()
-            if self._worker.stopping:
+            await self._holdings.unsent.wait()
+            self._holdings.unsent.clear()
+            if self._holdings.stopping:
                 await socket.send(json.dumps({"op": "unsubscribe", "ref": _UNSUBSCRIBE_REF, "sub": "work"}))
                 return
-            unconfirmed = self._worker.unconfirmed
+            unconfirmed = self._holdings.unconfirmed
             unsent = [one for one in unconfirmed if sent.get(one.id) is not one]
             sent = {one.id: one for one in unconfirmed}
-            for batch in batches(unsent, IDS_MAX):
+            for batch in batches(unsent):
                 self._ref += 1
                 self._sent[self._ref] = batch
                 await socket.send(json.dumps(self._settlement_frame(batch)))
@@ -300,47 +285,44 @@ class WebSocketLink:
 class LongPollLink:
     """Group reads that wait, of one stream or of several, and requests that settle."""
 
-    def __init__(self, worker: "Worker") -> None:
-        self._worker = worker
-        self._groups = [worker.client.group(stream, worker.group) for stream in worker.streams]
-        self._wake = asyncio.Event()
+    def __init__(self, membership: Membership, holdings: Holdings) -> None:
+        self._member = membership
+        self._holdings = holdings
         self._pauses = Pauses()
         self._is_reading = True
-
-    def wake(self) -> None:
-        self._wake.set()
 
     async def run(self) -> None:
         self._is_reading = True
         reading = asyncio.ensure_future(self._read())
-        settling = asyncio.ensure_future(_settle_by_requests(self._worker, self._wake, self._may_give_back))
-        stopping = asyncio.ensure_future(self._worker.until_stopping())
+        settling = asyncio.ensure_future(
+            _settle_by_requests(self._member, self._holdings, self._may_give_back)
+        )
+        stopping = asyncio.ensure_future(self._holdings.until_stopping())
         tasks = {reading, settling, stopping}
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             done.pop().result()
             await _cancelled(reading)
             # What an answer held that was cut off. Reading the history would count as a delivery.
-            for group in self._groups:
-                async for one in group.pending(consumer=self._worker.consumer):
-                    self._worker.give_back(group.stream, one["id"])
+            for group in self._member.groups:
+                async for one in group.pending(consumer=self._member.consumer):
+                    self._holdings.give_back(group.stream, one["id"])
             self._is_reading = False
-            self._wake.set()
+            self._holdings.unsent.set()
             await settling
         finally:
             await _cancelled(*tasks)
 
     def _may_give_back(self) -> bool:
         """A read that is being cut off would be given what goes back, and its answer would reach nothing."""
-        return not (self._worker.stopping and self._is_reading)
+        return not (self._holdings.stopping and self._is_reading)
 
     async def _read(self) -> None:
-        for group in self._groups:
-            await group.ensure(start=self._worker.start)
+        await self._member.make_groups()
         await self._read_history()
         while True:
-            while self._worker.room <= 0:
-                await self._worker.until_changed()
+            while self._holdings.room <= 0:
+                await self._holdings.until_changed()
             try:
                 pages = await self._read_new()
             except NoAnswerError:
@@ -351,63 +333,63 @@ class LongPollLink:
             self._pauses.reset()
             for stream, page in pages.items():
                 if page.gap is not None:
-                    self._worker.gap(page.gap, stream)
-                self._worker.note_paused(stream, paused=page.paused)
+                    self._member.gap(page.gap, stream)
+                self._member.note_paused(stream, paused=page.paused)
                 for entry in page.entries:
-                    self._worker.receive(entry, history=False)
+                    self._holdings.receive(entry, history=False)
             if all(page.drained for page in pages.values()):
-                self._worker.stop()
+                self._holdings.stop()
                 return
 
     async def _read_new(self) -> dict[str, Page]:
         """Wait for entries that were given back, or are new: of the first stream first."""
-        worker, min_idle_ms = self._worker, self._worker.claim_min_idle_ms
+        member, min_idle_ms = self._member, self._member.claim_min_idle_ms
         claim_ms = CLAIM_RELEASED_ONLY_MS if min_idle_ms is None else min_idle_ms
-        count = worker.room
-        if len(self._groups) == 1:
-            page = await self._groups[0].read(
-                worker.consumer, count=count, wait_ms=POLL_WAIT_MS, claim_min_idle_ms=claim_ms
+        count = self._holdings.room
+        if len(self._member.groups) == 1:
+            page = await self._member.groups[0].read(
+                member.consumer, count=count, wait_ms=POLL_WAIT_MS, claim_min_idle_ms=claim_ms
             )
-            return {worker.stream: page}
-        return await worker.client.read_group(
-            worker.streams,
-            group=worker.group,
-            consumer=worker.consumer,
+            return {member.stream: page}
+        return await member.client.read_group(
+            member.streams,
+            group=member.group,
+            consumer=member.consumer,
             count=count,
             wait_ms=POLL_WAIT_MS,
             claim_min_idle_ms=claim_ms,
         )
 
     async def _read_history(self) -> None:
-        for group in self._groups:
+        for group in self._member.groups:
             after: str | None = "0"
             while after is not None:
-                page = await group.history(self._worker.consumer, after=after, count=IDS_MAX)
+                page = await group.history(self._member.consumer, after=after, count=IDS_MAX)
                 for entry in page.entries:
-                    self._worker.receive(entry, history=True)
+                    self._holdings.receive(entry, history=True)
                 after = page.next if page.entries else None
 
 
 async def _settle_by_requests(
-    worker: "Worker", wake: asyncio.Event, may_give_back: Callable[[], bool] = lambda: True
+    member: Membership, holdings: Holdings, may_give_back: Callable[[], bool] = lambda: True
 ) -> None:
     """Carry out what the program decides, until cancelled."""
     while True:
-        ready = [one for one in worker.unconfirmed if one.kind == "ack" or may_give_back()]
-        for batch in batches(ready, IDS_MAX):
+        ready = [one for one in holdings.unconfirmed if one.kind == "ack" or may_give_back()]
+        for batch in batches(ready):
             ids, (stream, _, kind, detail, delay_ms) = [one.id for one in batch], batch[0]
-            group = worker.client.group(stream, worker.group)
+            group = member.client.group(stream, member.group)
             if kind == "ack":
-                await group.ack(*ids, delete=cast("References | None", detail), consumer=worker.consumer)
+                await group.ack(*ids, delete=cast("References | None", detail), consumer=member.consumer)
             else:
-                await give_back(group, worker.consumer, ids, cast("NackMode", detail), delay_ms)
-            worker.confirm(batch)
-        await wake.wait()
-        wake.clear()
+                await give_back(group, member.consumer, ids, cast("NackMode", detail), delay_ms)
+            holdings.confirm(batch)
+        await holdings.unsent.wait()
+        holdings.unsent.clear()
 
 
 async def give_back(
-    group: "AsyncGroup", consumer: str, ids: list[str], mode: NackMode, delay_ms: int = 0
+    group: AsyncGroup, consumer: str, ids: list[str], mode: NackMode, delay_ms: int = 0
 ) -> None:
     """Nack, without taking from others what they have got since this consumer stalled, or by an attempt whose
     answer was lost.

@@ -3,107 +3,58 @@
 Knows: where each name is defined. Must never know: what it does.
 """
 
-from weir._async_client import AsyncClient, AsyncGroup
-from weir._calls import (
-    AddOptions,
-    ConsumerInfo,
-    DeadLettered,
-    DeadLetterFilter,
-    GroupInfo,
-    NackMode,
-    PendingEntry,
-    PublishedTimed,
-    Redriven,
-    RedrivenEntry,
-    References,
-    Schedule,
-    ScheduledEntry,
-    ScheduledOfBatch,
-    ScheduleRule,
-    StreamInfo,
-    TimedEntry,
-)
-from weir._client import Client, Group
-from weir._http import CallOptions
-from weir.entries import Entry, Fields, Gap, Page, Published, Value
-from weir.errors import (
-    ApiError,
-    AuthenticationError,
-    ClientClosedError,
-    ConflictError,
-    ConnectionClosedError,
-    ConsumerReplacedError,
-    ForbiddenError,
-    FullError,
-    GapError,
-    GroupDeletedError,
-    InternalError,
-    InvalidNameError,
-    InvalidRequestError,
-    InvalidValueError,
-    NoAnswerError,
-    NotAGatewayError,
-    NotFoundError,
-    RateLimitedError,
-    StaleProducerError,
-    StreamDeletedError,
-    UnavailableError,
-    WeirError,
-)
-from weir.worker import Backoff, Delivery, Worker
-
-__all__ = [
-    "AddOptions",
-    "ApiError",
-    "AsyncClient",
-    "AsyncGroup",
-    "AuthenticationError",
-    "Backoff",
-    "CallOptions",
-    "Client",
-    "ClientClosedError",
-    "ConflictError",
-    "ConnectionClosedError",
-    "ConsumerInfo",
-    "ConsumerReplacedError",
-    "DeadLetterFilter",
-    "DeadLettered",
-    "Delivery",
-    "Entry",
-    "Fields",
-    "ForbiddenError",
-    "FullError",
-    "Gap",
-    "GapError",
-    "Group",
-    "GroupDeletedError",
-    "GroupInfo",
-    "InternalError",
-    "InvalidNameError",
-    "InvalidRequestError",
-    "InvalidValueError",
-    "NackMode",
-    "NoAnswerError",
-    "NotAGatewayError",
-    "NotFoundError",
-    "Page",
-    "PendingEntry",
-    "Published",
-    "PublishedTimed",
-    "RateLimitedError",
-    "Redriven",
-    "RedrivenEntry",
-    "References",
-    "Schedule",
-    "ScheduleRule",
-    "ScheduledEntry",
-    "ScheduledOfBatch",
-    "StaleProducerError",
-    "StreamDeletedError",
-    "StreamInfo",
-    "TimedEntry",
-    "UnavailableError",
-    "Value",
-    "WeirError",
-    "Worker",
-]
+from weir._async_client import AsyncClient as AsyncClient
+from weir._async_client import AsyncGroup as AsyncGroup
+from weir._calls import AddOptions as AddOptions
+from weir._calls import ConsumerInfo as ConsumerInfo
+from weir._calls import DeadLettered as DeadLettered
+from weir._calls import DeadLetterFilter as DeadLetterFilter
+from weir._calls import GroupInfo as GroupInfo
+from weir._calls import NackMode as NackMode
+from weir._calls import PendingEntry as PendingEntry
+from weir._calls import PublishedTimed as PublishedTimed
+from weir._calls import Reason as Reason
+from weir._calls import Redriven as Redriven
+from weir._calls import RedrivenEntry as RedrivenEntry
+from weir._calls import References as References
+from weir._calls import Schedule as Schedule
+from weir._calls import ScheduledEntry as ScheduledEntry
+from weir._calls import ScheduledOfBatch as ScheduledOfBatch
+from weir._calls import ScheduleRule as ScheduleRule
+from weir._calls import StreamInfo as StreamInfo
+from weir._calls import StreamSchedule as StreamSchedule
+from weir._calls import TimedEntry as TimedEntry
+from weir._client import Client as Client
+from weir._client import Group as Group
+from weir._holdings import Delivery as Delivery
+from weir._http import CallOptions as CallOptions
+from weir.entries import Entry as Entry
+from weir.entries import Fields as Fields
+from weir.entries import Gap as Gap
+from weir.entries import Page as Page
+from weir.entries import Published as Published
+from weir.entries import Value as Value
+from weir.errors import ApiError as ApiError
+from weir.errors import AuthenticationError as AuthenticationError
+from weir.errors import ClientClosedError as ClientClosedError
+from weir.errors import ConflictError as ConflictError
+from weir.errors import ConnectionClosedError as ConnectionClosedError
+from weir.errors import ConsumerReplacedError as ConsumerReplacedError
+from weir.errors import ForbiddenError as ForbiddenError
+from weir.errors import FullError as FullError
+from weir.errors import GapError as GapError
+from weir.errors import GroupDeletedError as GroupDeletedError
+from weir.errors import InternalError as InternalError
+from weir.errors import InvalidNameError as InvalidNameError
+from weir.errors import InvalidRequestError as InvalidRequestError
+from weir.errors import InvalidValueError as InvalidValueError
+from weir.errors import NoAnswerError as NoAnswerError
+from weir.errors import NotAGatewayError as NotAGatewayError
+from weir.errors import NotFoundError as NotFoundError
+from weir.errors import RateLimitedError as RateLimitedError
+from weir.errors import StaleProducerError as StaleProducerError
+from weir.errors import StreamDeletedError as StreamDeletedError
+from weir.errors import UnavailableError as UnavailableError
+from weir.errors import WeirError as WeirError
+from weir.worker import Backoff as Backoff
+from weir.worker import Worker as Worker

@@ -16,6 +16,7 @@ Knows: the gateway's problem documents (RFC 9457) and their codes. Must never kn
           └─ StreamDeletedError, GroupDeletedError: what a worker consumed is gone
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final, Self
 
@@ -201,6 +202,19 @@ _BY_CODE: Final[Mapping[str, type[ApiError]]] = {
     "stale_epoch": StaleProducerError,
     "backend_error": InternalError,
 }
+
+
+_POINTER: Final = re.compile(r"(?<![\w/}])/([a-z_]+)(?:/[0-9]+)?(?=: )")
+
+
+def in_words_of_commands(error: WeirError) -> str:
+    """The sentence of a refusal as a command line says it: its own options, and no paths of the API."""
+    if not isinstance(error, ApiError):
+        return str(error)
+    by_door = error.problem.get("by_door")
+    found = by_door.get("cli") if isinstance(by_door, Mapping) else None
+    detail = found if isinstance(found, str) else _POINTER.sub(r"\1", error.detail)
+    return str(error).replace(error.detail, detail)
 
 
 # What happened to a stream, by the reason of a gap.

@@ -9,7 +9,6 @@ import {
   parsePublished,
   type Entry,
   type Fields,
-  type Gap,
   type GroupInfo,
   type Page,
   type PendingEntry,
@@ -18,7 +17,7 @@ import {
   type StreamInfo,
   type WireEntry,
 } from "./entries.js";
-import { apiError, ApiError, GapError, InvalidValueError, NotAGatewayError, type Problem } from "./errors.js";
+import { apiError, ApiError, GapError, InvalidValueError, NotAGatewayError, type Gap, type Problem } from "./errors.js";
 import { Http, isObject, segment, sleep, type Call, type ClientOptions } from "./http.js";
 import { EventParser } from "./sse.js";
 
@@ -36,6 +35,7 @@ export type NackMode = Schema<"Negation">["mode"];
 export type ScheduledEntry = Schema<"Scheduled">;
 export type ScheduleRule = Omit<Body<"putSchedule">, "entry">;
 export type Schedule = Answer<"getSchedule">;
+export type StreamSchedule = Schedule & { stream: string };
 
 /** An entry of a batch: at once if it has no time. `schedule` is the name that it has until then. */
 export interface TimedEntry {
@@ -339,10 +339,37 @@ export class Client {
     }
   }
 
+  /** What is scheduled for all streams that one may read: what is late first, then what comes next. */
+  async *listAllSchedules(): AsyncGenerator<StreamSchedule> {
+    for (let after: string | null | undefined; after !== null; ) {
+      const query: Sent<Query<"listAllSchedules">> = { after, limit: 1_000 };
+      const page = await this.http.json<Answer<"listAllSchedules">>({ path: "/v1/schedules", query }, "schedules", "next");
+      yield* list(page.schedules) as Iterable<StreamSchedule>;
+      after = page.next;
+    }
+  }
+
   /** Cancel a schedule; false if it has run already, or never was. */
   async cancelSchedule(stream: string, name: string): Promise<boolean> {
     const call: Call = { method: "DELETE", path: schedulePath(stream, name) };
     return (await ifFound(this.http.json(call).then(() => true))) ?? false;
+  }
+
+  /**
+   * Let a schedule wait until a time (RFC 3339), or until it is resumed. What recurs makes up for no run; a single entry
+   * comes when the pause ends.
+   */
+  async pauseSchedule(stream: string, name: string, until?: string): Promise<Schedule> {
+    return this.changeSchedule(stream, name, until === undefined ? { paused: true } : { paused_until: until });
+  }
+
+  /** Go on with a schedule that is paused. */
+  async resumeSchedule(stream: string, name: string): Promise<Schedule> {
+    return this.changeSchedule(stream, name, { paused: false });
+  }
+
+  private async changeSchedule(stream: string, name: string, body: Body<"updateSchedule">): Promise<Schedule> {
+    return this.http.json<Schedule>({ method: "PATCH", path: schedulePath(stream, name), body }, "name");
   }
 
   /** Add the entry of a schedule now; its ID. What recurs keeps its next time. */
@@ -423,6 +450,12 @@ export class Group {
   /** Deliver again, from where the group was paused. */
   async resume(): Promise<GroupInfo> {
     return this.#update({ paused: false });
+  }
+
+  /** Why the group delivers nothing, or nothing to this consumer, and what to do. Also of a group that does not exist. */
+  async why(consumer?: string): Promise<Answer<"explainGroup">["reasons"]> {
+    const query: Sent<Query<"explainGroup">> = { consumer };
+    return (await this.#json<Answer<"explainGroup">>({ path: `${this.#path}/why`, query }, "reasons")).reasons;
   }
 
   async #update(body: Body<"updateGroup">): Promise<GroupInfo> {
@@ -567,7 +600,7 @@ function schedulePath(stream: string, name: string): string {
   return `${streamPath(stream)}/schedules/${segment(name)}`;
 }
 
-function newKey(): string {
+export function newKey(): string {
   // Not randomUUID: browsers have it over https only.
   return Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
 }

@@ -1,7 +1,7 @@
 /** Entries and the answers that hold them. Members that the gateway names keep their names. */
 
 import type { Answer, Schema } from "./documents/types.js";
-import { InvalidValueError, NotAGatewayError } from "./errors.js";
+import { InvalidValueError, NotAGatewayError, type Gap } from "./errors.js";
 import { checkUnicode, isObject } from "./http.js";
 
 export type Value = string | number | boolean | Uint8Array;
@@ -25,15 +25,6 @@ export type StreamInfo = Schema<"Stream">;
 export type Retention = Schema<"Retention">;
 export type GroupInfo = Schema<"Group">;
 export type PendingEntry = Schema<"PendingRow">;
-/**
- * Entries between `requested` and `first_available` were removed; `lost` of them, where that is known. `reason` is not
- * there, or `trimmed`, for that. Otherwise it says what came between, and newer gateways may have others than these:
- * `deleted`, `expired`, `replaced` (by a rename or a copy) and `recreated`: what follows is another stream; `restored`:
- * an older state of this one; `ahead`: the stream ends before `requested`; `failover`: a server of the backend has failed
- * before another one had them.
- */
-export type Gap = Schema<"Gap">;
-
 export interface Page {
   readonly entries: readonly Entry[];
   /** Read on after this ID. */

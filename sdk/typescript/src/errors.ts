@@ -1,7 +1,15 @@
 /** What can go wrong between a program and a gateway. Every error of this package is a `WeirError`. */
 
 import type { Schema } from "./documents/types.js";
-import type { Gap } from "./entries.js";
+
+/**
+ * Entries between `requested` and `first_available` were removed; `lost` of them, where that is known. `reason` is not
+ * there, or `trimmed`, for that. Otherwise it says what came between, and newer gateways may have others than these:
+ * `deleted`, `expired`, `replaced` (by a rename or a copy) and `recreated`: what follows is another stream; `restored`:
+ * an older state of this one; `ahead`: the stream ends before `requested`; `failover`: a server of the backend has failed
+ * before another one had them.
+ */
+export type Gap = Schema<"Gap">;
 
 export class WeirError extends Error {
   constructor(message: string, options?: ErrorOptions) {

@@ -2,7 +2,7 @@
 
 import { problemError } from "./client.js";
 import type { Frame, Sent } from "./documents/types.js";
-import { parseEntry, type Gap } from "./entries.js";
+import { parseEntry } from "./entries.js";
 import {
   ConnectionClosedError,
   ConsumerReplacedError,
@@ -11,11 +11,12 @@ import {
   NotAGatewayError,
   StreamDeletedError,
   WeirError,
+  type Gap,
   type Problem,
 } from "./errors.js";
+import type { Holdings } from "./holdings.js";
 import { isObject } from "./http.js";
 import { batches, type Settlement } from "./settlements.js";
-import type { Worker } from "./worker.js";
 
 /** Until the gateway has said how often its heartbeat comes. */
 const HEARTBEAT_MS_DEFAULT = 15_000;
@@ -28,19 +29,19 @@ const CONSUME = "consume";
 const UNSUBSCRIBE = "unsubscribe";
 
 /** Consume until the connection ends; whether it was one. Throws what cannot be helped by coming again. */
-export async function consumeOverSocket(worker: Worker): Promise<boolean> {
-  const Socket = worker.options.webSocket ?? globalThis.WebSocket;
+export async function consumeOverSocket(holdings: Holdings): Promise<boolean> {
+  const Socket = holdings.options.webSocket ?? globalThis.WebSocket;
   if (Socket === undefined) throw new InvalidValueError("there is no WebSocket here: pass `webSocket`, or via: 'long-poll'");
-  const url = worker.client.http.endpoint("/v1/ws");
+  const url = holdings.client.http.endpoint("/v1/ws");
   url.protocol = url.protocol === "https:" ? "wss:" : "ws:";
-  const token = await worker.client.http.token();
+  const token = await holdings.client.http.token();
   return new Promise((resolve, reject) => {
-    new Connection(worker, new Socket(url, "weir.v1"), token, resolve, reject);
+    new Connection(holdings, new Socket(url, "weir.v1"), token, resolve, reject);
   });
 }
 
 class Connection {
-  readonly #worker: Worker;
+  readonly #holdings: Holdings;
   readonly #socket: WebSocket;
   readonly #resolve: (connected: boolean) => void;
   readonly #reject: (error: unknown) => void;
@@ -57,13 +58,13 @@ class Connection {
   #over = false;
 
   constructor(
-    worker: Worker,
+    holdings: Holdings,
     socket: WebSocket,
     token: string | undefined,
     resolve: (connected: boolean) => void,
     reject: (error: unknown) => void,
   ) {
-    this.#worker = worker;
+    this.#holdings = holdings;
     this.#socket = socket;
     this.#resolve = resolve;
     this.#reject = reject;
@@ -77,9 +78,9 @@ class Connection {
 
   #open(token: string | undefined): void {
     if (token !== undefined) this.#send({ op: "auth", token });
-    const { stream, options } = this.#worker;
+    const { stream, options } = this.#holdings;
     const { group, consumer, start = "0", claimMinIdleMs: claim_min_idle_ms } = options;
-    const credit = this.#worker.credit;
+    const credit = this.#holdings.credit;
     const place = { stream, group, consumer, create: start, credit, claim_min_idle_ms };
     this.#send({ op: "consume", ref: CONSUME, sub: "work", ...place });
     void this.#settle();
@@ -99,7 +100,7 @@ class Connection {
 
   #gap(gap: Gap): void {
     try {
-      this.#worker.reportGap(gap);
+      this.#holdings.reportGap(gap);
     } catch (error) {
       // The program's own.
       this.#end(error as Error);
@@ -111,28 +112,28 @@ class Connection {
     else if (frame.op === "hello") throw new TypeError("no heartbeat");
     else if (frame.op === "caught_up") this.#inHistory = false;
     else if (frame.op === "revoked") this.#end(this.#endOf(frame.reason));
-    else if (frame.op === "paused" && frame.reason === "backend") this.#worker.reportAway();
-    else if (frame.op === "paused" && frame.reason === "group") this.#worker.reportPaused(this.#worker.stream, true);
-    else if (frame.op === "resumed") this.#worker.reportPaused(this.#worker.stream, false);
+    else if (frame.op === "paused" && frame.reason === "backend") this.#holdings.reportAway();
+    else if (frame.op === "paused" && frame.reason === "group") this.#holdings.reportPaused(this.#holdings.stream, true);
+    else if (frame.op === "resumed") this.#holdings.reportPaused(this.#holdings.stream, false);
     else if (frame.op === "drained") this.#drained();
     else if (frame.op === "error") this.#refused(frame.problem);
     else if (frame.op === "ok") this.#ok(frame.ref);
     else if (frame.op === "entries") {
       for (const wire of frame.entries) {
-        this.#worker.receive(parseEntry(wire, this.#worker.stream), this.#inHistory);
+        this.#holdings.receive(parseEntry(wire, this.#holdings.stream), this.#inHistory);
       }
     }
   }
 
   /** The stream is closed, and nothing of it is left in the group: the subscription has ended. */
   #drained(): void {
-    this.#worker.stop();
+    this.#holdings.stop();
     this.#end();
   }
 
   /** Why the gateway ended the subscription. */
   #endOf(reason: string): WeirError {
-    const { stream, options: { group } } = this.#worker;
+    const { stream, options: { group } } = this.#holdings;
     if (reason === "replaced") return new ConsumerReplacedError();
     if (reason === "stream_deleted") return new StreamDeletedError(stream);
     if (reason === "group_destroyed") return new GroupDeletedError(stream, group);
@@ -143,11 +144,11 @@ class Connection {
   #ok(ref: number | string | undefined): void {
     if (ref === CONSUME) {
       this.#consuming = true;
-      this.#worker.reportReached();
+      this.#holdings.reportReached();
       this.#flush();
     } else if (ref === UNSUBSCRIBE) this.#end();
     else if (typeof ref === "number") {
-      this.#worker.confirm(this.#awaited.get(ref) ?? []);
+      this.#holdings.confirm(this.#awaited.get(ref) ?? []);
       this.#awaited.delete(ref);
     }
   }
@@ -160,7 +161,7 @@ class Connection {
 
   async #settle(): Promise<void> {
     while (!this.#over) {
-      const changed = this.#worker.changed();
+      const changed = this.#holdings.changed();
       if (this.#consuming) this.#flush();
       await changed;
     }
@@ -168,12 +169,12 @@ class Connection {
 
   #flush(): void {
     if (this.#unsubscribing) return;
-    if (this.#worker.stopping.aborted) {
+    if (this.#holdings.stopping.aborted) {
       this.#unsubscribing = true;
       this.#send({ op: "unsubscribe", ref: UNSUBSCRIBE, sub: "work" });
       return;
     }
-    const unconfirmed = this.#worker.unconfirmed;
+    const unconfirmed = this.#holdings.unconfirmed;
     const unsent = unconfirmed.filter((one) => this.#sent.get(one.id) !== one);
     this.#sent = new Map(unconfirmed.map((one) => [one.id, one]));
     for (const batch of batches(unsent)) {

@@ -24,17 +24,9 @@ TOKEN: Final = "correct-horse-battery-staple-durable"
 # What vitest needs.
 NODE_MIN: Final = 20
 SUITE_S_MAX: Final = 180
-WAYS: Final = {
-    "alone": (),
-    "fronts": ("--fronts", "2"),
-    "tokens": ("--set", f"root_token={TOKEN}"),
-}
+WAYS: Final = {"alone": (), "fronts": ("--fronts", "2"), "tokens": ("--set", f"root_token={TOKEN}")}
 # Over a cluster a fork has to be in the slot of its source: as all streams of this caller are.
-ONE_SLOT: Final = {
-    "actions": ["read", "write", "close", "manage"],
-    "streams": "*",
-    "prefix": "{suite}/",
-}
+ONE_SLOT: Final = {"actions": ["read", "write", "close", "manage"], "streams": "*", "prefix": "{suite}/"}
 # They are skipped unless one asks for them.
 NOT_SERVED: Final = "Reserved subscription APIs"
 

@@ -6,10 +6,11 @@ Knows: the options that all commands have. Must never know: what a command asks 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import typer
 
+from weir._async_client import AsyncClient
 from weir._client import Client
 from weir._http import parse_url
 from weir._retrying import Outage
@@ -17,7 +18,31 @@ from weir.cli import output
 from weir.cli.failure import Failure
 from weir.errors import AuthenticationError, InvalidNameError
 
+AnyClient = TypeVar("AnyClient", Client, AsyncClient)
 _TOKEN_BYTES_MAX: Final = 8 << 10
+
+
+def opened(
+    kind: type[AnyClient],
+    url: str,
+    token_file: Path | None,
+    ca: Path | None,
+    retry_s: float,
+    say: Callable[[str], None] = output.say,
+) -> AnyClient:
+    """A client that repeats a call for `retry_s`, 0 for never, and says so once for each outage.
+
+    Raises BadParameter for what is no URL and no token.
+    """
+    token = None if token_file is None else read_token(token_file)
+    try:
+        client = kind(str(parse_url(url)), token=token, retry_s=retry_s, verify=ca)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--url") from None
+    except OSError as error:
+        raise typer.BadParameter(f"{ca}: {error.strerror or error}", param_hint="--ca") from None
+    client.outage = Outage(client.url, say)
+    return client
 
 
 @contextmanager
@@ -29,19 +54,11 @@ def connect(
     patience_ms: int = 0,
     say: Callable[[str], None] = output.say,
 ) -> Iterator[Client]:
-    """A client that repeats a call for `patience_ms`, 0 for never, and says so once for each outage.
+    """The same, while a command runs, for `patience_ms`.
 
-    Raises BadParameter for what is no URL, no token and no name of a stream, group or consumer.
+    Raises BadParameter also for what is no name of a stream, group or consumer.
     """
-    token = None if token_file is None else _token(token_file)
-    try:
-        client = Client(str(parse_url(url)), token=token, retry_s=patience_ms / 1000, verify=ca)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--url") from None
-    except OSError as error:
-        raise typer.BadParameter(f"{ca}: {error.strerror or error}", param_hint="--ca") from None
-    client.outage = Outage(client.url, say)
-    with client:
+    with opened(Client, url, token_file, ca, patience_ms / 1000, say) as client:
         try:
             yield client
         except InvalidNameError as error:
@@ -53,7 +70,8 @@ def connect(
             raise
 
 
-def _token(path: Path) -> str:
+def read_token(path: Path) -> str:
+    """The token that a file holds. Raises BadParameter."""
     try:
         with path.open("rb") as file:
             token = file.read(_TOKEN_BYTES_MAX + 1).strip()

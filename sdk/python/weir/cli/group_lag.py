@@ -55,6 +55,7 @@ class GroupSample:
     lag: int | None
     pending: int
     oldest: PendingEntry | None = None
+    state: str | None = None
 
     @property
     def behind(self) -> int | None:
@@ -85,6 +86,7 @@ class GroupLag:
     settled_per_s: float | None
     catch_up_ms: int | None
     trend: str | None
+    state: str | None = None
 
 
 def sample_groups(
@@ -139,6 +141,7 @@ def _sample(client: Client, stream: StreamInfo, group: GroupInfo, at_ms: int) ->
         lag,
         group["pending"],
         oldest,
+        group.get("state"),
     )
 
 
@@ -174,6 +177,7 @@ def lag_of(samples: Sequence[GroupSample]) -> GroupLag:
         settled_per_s=None if settled is None else round(settled, 3),
         catch_up_ms=catch_up_ms,
         trend=trend,
+        state=now.state,
     )
 
 

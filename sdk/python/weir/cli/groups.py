@@ -4,16 +4,17 @@ Knows: which members of groups and pending entries people look at.
 Must never know: HTTP, how a table is drawn.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from weir.cli import options, output
+from weir.durations import in_units
 
 if TYPE_CHECKING:
-    from weir import Client
+    from weir import Client, GroupInfo
 
 commands: Final = typer.Typer(
     cls=options.DefaultGroup,
@@ -24,7 +25,9 @@ commands: Final = typer.Typer(
     context_settings={"ignore_unknown_options": True},
 )
 
-_GROUPS: Final = ("name", "consumers", "pending", "last_delivered_id", "entries_read", "lag")
+_GROUPS: Final = ("name", "state", "consumers", "pending", "last_delivered_id", "entries_read", "lag")
+# What stands beside it where some are ordered by key.
+_ORDER: Final = ("ordered_by", "in_flight_per_key", "passed_over")
 _PENDING: Final = ("id", "consumer", "idle_ms", "delivery_count")
 _COUNT_DEFAULT: Final = 100
 _CLAIM_IDLE_MS_DEFAULT: Final = 60_000
@@ -47,26 +50,132 @@ def groups(
 
     with connect(url, token_file, ca) as client:
         found = list(client.list_groups(stream))
-    columns = (*_GROUPS, "paused") if any(one.get("paused") for one in found) else _GROUPS
-    output.rows(found, columns, as_json=as_json)
+    output.rows(found, _columns(found), as_json=as_json)
+
+
+def _columns(found: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """With the order of those that have one."""
+    return (*_GROUPS, *_ORDER) if any(one.get("ordered_by") for one in found) else _GROUPS
+
+
+_NONE: Final = "none"
 
 
 @dataclass(frozen=True, kw_only=True)
-class CreateOptions(options.GatewayOptions):
-    """A group that is to be there."""
+class PolicyOptions(options.GatewayOptions):
+    """A group, and its policy: what is named of it."""
 
     stream: options.Stream
     group: options.Group
+    ack_timeout: Annotated[
+        str | None,
+        typer.Option(
+            parser=options.duration_or_none,
+            metavar="DURATION",
+            help="what is not acknowledged for so long goes to another consumer, such as 5m, or none",
+        ),
+    ] = None
+    consumer_timeout: Annotated[
+        str | None,
+        typer.Option(
+            parser=options.duration_or_none,
+            metavar="DURATION",
+            help="consumers that are away for so long are removed, such as 1h, or none",
+        ),
+    ] = None
+    max_age: Annotated[
+        str | None,
+        typer.Option(
+            parser=options.duration_or_none,
+            metavar="DURATION",
+            help="older entries are acknowledged in place of being delivered, such as 7d, or none",
+        ),
+    ] = None
+    dead_letter: Annotated[
+        str | None,
+        typer.Option(metavar="STREAM", help="where entries go that were delivered too often, or none"),
+    ] = None
+    max_deliveries: Annotated[
+        int | None, typer.Option(min=1, help="with --dead-letter: deliveries before an entry goes there")
+    ] = None
+    ordered_by: Annotated[
+        str | None, typer.Option(help="deliver in order what has one value of this field (*: all); or none")
+    ] = None
+    in_flight_per_key: Annotated[
+        int | None, typer.Option(min=1, help="how many of them at a time, 1 where it is not given")
+    ] = None
+
+    @property
+    def policy(self) -> dict[str, Any]:
+        """As the API has it."""
+        if self.max_deliveries is not None and self.dead_letter in (None, _NONE):
+            raise typer.BadParameter("it goes with --dead-letter STREAM", param_hint="--max-deliveries")
+        times = {
+            "ack_timeout_ms": self.ack_timeout,
+            "consumer_timeout_ms": self.consumer_timeout,
+            "max_age_ms": self.max_age,
+        }
+        found: dict[str, Any] = {
+            name: None if value == _NONE else value for name, value in times.items() if value is not None
+        }
+        if self.dead_letter is not None:
+            letters = {"stream": self.dead_letter, "max_deliveries": self.max_deliveries}
+            found["dead_letter"] = None if self.dead_letter == _NONE else letters
+        if self.ordered_by is not None:
+            found["ordered_by"] = None if self.ordered_by == _NONE else self.ordered_by
+        if self.in_flight_per_key is not None:
+            found["in_flight_per_key"] = self.in_flight_per_key
+        return found
+
+
+def _show_group(found: "GroupInfo", *, as_json: bool) -> None:
+    """Print a group with its policy; durations as they are typed."""
+    row = in_units(found)
+    target = row.pop("dead_letter", None) or {}
+    row |= {"dead_letter": target.get("stream"), "max_deliveries": target.get("max_deliveries")}
+    for name in ("ack_timeout", "consumer_timeout", "max_age", "dead_letter", "ordered_by"):
+        row[name] = row.get(name) or _NONE
+    output.members(found if as_json else row, as_json=as_json)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CreateOptions(PolicyOptions):
+    """A group that is to be there."""
+
     start: Annotated[
         str, typer.Option(help="the group reads what comes after this ID: `$` from now on, 0 everything")
     ] = "$"
 
 
 def create(given: CreateOptions) -> None:
-    """Create a group, and its stream where there is none. One that is there keeps its position."""
+    """Create a group, and its stream where there is none. One that is there keeps its position and its
+    policy.
+    """
     with given.connect() as client:
-        found = client.group(given.stream, given.group).ensure(start=given.start)
-    output.rows([found], _GROUPS, as_json=given.as_json)
+        found = client.group(given.stream, given.group).ensure(start=given.start, **given.policy)
+    _show_group(found, as_json=given.as_json)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SetOptions(PolicyOptions):
+    """What of a group changes."""
+
+    start: Annotated[
+        str | None, typer.Option(help="move it: it goes on after this ID; `$` from now on, 0 everything")
+    ] = None
+
+
+def change(given: SetOptions) -> None:
+    """Change the policy of a group, or move it; what is not named stays. Without anything it is shown."""
+    from weir.paths import group_path
+
+    changes = given.policy | ({} if given.start is None else {"last_delivered_id": given.start})
+    with given.connect() as client:
+        path = group_path(given.stream, given.group)
+        found: GroupInfo = (
+            client.call("PATCH", path, body=changes, repeatable=True) if changes else client.call("GET", path)
+        )
+    _show_group(found, as_json=given.as_json)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,10 +222,31 @@ def resume(given: PauseOptions) -> None:
     output.lines([output.json_line(found) if given.as_json else "resumed"])
 
 
+commands.command("set")(options.as_command(change))
 commands.command("create")(options.as_command(create))
 commands.command("delete")(options.as_command(delete))
 commands.command("pause")(options.as_command(pause))
 commands.command("resume")(options.as_command(resume))
+
+
+@dataclass(frozen=True, kw_only=True)
+class WhyOptions(options.GatewayOptions):
+    """Which group, and perhaps which consumer."""
+
+    stream: options.Stream
+    group: options.Group
+    consumer: Annotated[str | None, typer.Argument(help="why this one gets nothing")] = None
+
+
+def why(given: WhyOptions) -> None:
+    """Say why a group delivers nothing, and what to do about it."""
+    with given.connect() as client:
+        reasons = client.group(given.stream, given.group).why(given.consumer)
+    if given.as_json:
+        output.lines(map(output.json_line, reasons))
+        return
+    for one in reasons:
+        output.lines([f"{output.plain(one['detail'])}", f"  → {output.plain(one['remedies']['cli'])}"])
 
 
 def pending(  # noqa: PLR0913 - a command's options are its parameters

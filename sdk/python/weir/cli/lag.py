@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _OVER_MS_DEFAULT: Final = 5_000
 _SUFFIXES: Final = (".png", ".svg")
 _COLUMNS: Final = (
-    *("stream", "group", "behind", "lag", "pending", "oldest_pending"),
+    *("stream", "group", "state", "behind", "lag", "pending", "oldest_pending"),
     *("published/s", "settled/s", "caught_up_in", "trend"),
 )
 # Matplotlib counts days since 1970.

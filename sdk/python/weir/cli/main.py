@@ -16,15 +16,17 @@ from typing import Annotated, Final
 import typer
 
 from weir.cli import (
+    apply,
     doctor,
     groups,
     lag,
+    mcp,
     output,
     prompt,
     publish,
+    push,
     read,
     redrive,
-    retention,
     schedules,
     settle,
     streams,
@@ -32,7 +34,7 @@ from weir.cli import (
 )
 from weir.cli.failure import Failure
 from weir.cli.options import as_command, join_lines
-from weir.errors import WeirError
+from weir.errors import WeirError, in_words_of_commands
 
 PLUGINS: Final = "weir.commands"
 _ENTRIES: Final = "Entries"
@@ -65,22 +67,24 @@ def root(version: Annotated[bool | None, typer.Option("--version", help="print t
 cli.command("publish", rich_help_panel=_ENTRIES)(publish.publish)
 cli.command("tail", rich_help_panel=_ENTRIES)(tail.tail)
 cli.command("read", rich_help_panel=_ENTRIES)(read.read)
-cli.command("streams", rich_help_panel=_OPERATIONS)(streams.streams)
-cli.command("info", rich_help_panel=_OPERATIONS)(streams.info)
-cli.command("trim", rich_help_panel=_OPERATIONS)(streams.trim)
-cli.command("close", rich_help_panel=_OPERATIONS)(streams.close)
+for command in streams.COMMANDS:
+    cli.command(command.__name__, rich_help_panel=_OPERATIONS)(command)
 cli.command("schedule", rich_help_panel=_OPERATIONS)(schedules.schedule)
-cli.command("schedules", rich_help_panel=_OPERATIONS)(schedules.schedules)
+cli.command("schedules", rich_help_panel=_OPERATIONS)(as_command(schedules.schedules))
 cli.command("delete", rich_help_panel=_OPERATIONS)(as_command(settle.delete))
-cli.command("retention", rich_help_panel=_OPERATIONS)(as_command(retention.retention))
+cli.command("apply", rich_help_panel=_OPERATIONS)(as_command(apply.apply))
+cli.command("retention", rich_help_panel=_OPERATIONS)(as_command(streams.retention))
 cli.add_typer(groups.commands, name="groups", rich_help_panel=_OPERATIONS)
+cli.command("why", rich_help_panel=_OPERATIONS)(as_command(groups.why))
 cli.command("pending", rich_help_panel=_OPERATIONS)(groups.pending)
 cli.command("ack", rich_help_panel=_OPERATIONS)(as_command(settle.ack))
 cli.command("nack", rich_help_panel=_OPERATIONS)(as_command(settle.nack))
 cli.command("claim", rich_help_panel=_OPERATIONS)(as_command(groups.claim))
 cli.command("lag", rich_help_panel=_OPERATIONS)(as_command(lag.lag))
+cli.command("push", rich_help_panel=_OPERATIONS)(as_command(push.push))
 cli.command("redrive", rich_help_panel=_OPERATIONS)(as_command(redrive.redrive))
 cli.command("commands", rich_help_panel=_OPERATIONS)(as_command(prompt.commands))
+cli.command("mcp", rich_help_panel=_OPERATIONS)(as_command(mcp.mcp))
 cli.command("doctor", rich_help_panel=_OPERATIONS)(doctor.doctor)
 
 
@@ -121,5 +125,5 @@ def run() -> None:
     try:
         cli()
     except WeirError as error:
-        output.say(str(error))
+        output.say(in_words_of_commands(error))
         sys.exit(error.exit_code if isinstance(error, Failure) else 1)

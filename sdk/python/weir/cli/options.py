@@ -78,6 +78,14 @@ def duration_ms(text: str | int) -> int:
         raise typer.BadParameter(str(error)) from None
 
 
+def duration_or_none(text: str) -> int | str:
+    """The same, or `none` for no limit."""
+    try:
+        return text if text == "none" else parse_ms(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{error}, or none") from None
+
+
 class DefaultGroup(TyperGroup):
     """Commands of which the first one is meant where no other one is named."""
 
@@ -140,13 +148,19 @@ Patience = Annotated[
 
 
 @dataclass(frozen=True, kw_only=True)
-class GatewayOptions:
-    """What every command has that asks a gateway."""
+class ConnectionOptions:
+    """Where the gateway is."""
 
-    as_json: Json = False
     url: Url = DEFAULT_URL
     token_file: TokenFile = None
     ca: Ca = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatewayOptions(ConnectionOptions):
+    """What every command has that asks a gateway and prints its answer."""
+
+    as_json: Json = False
 
     def connect(self) -> "AbstractContextManager[Client]":
         """A client of it. See `weir.cli.gateway`."""

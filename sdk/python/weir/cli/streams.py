@@ -1,16 +1,23 @@
-"""`weir streams`, `weir info`, `weir trim`: streams as wholes.
+"""`weir streams`, `weir info`, `weir trim`, `weir retention`: streams as wholes.
 
-Knows: which members of a stream people look at. Must never know: HTTP, how a table is drawn.
+Knows: which members of a stream people look at, its limits by name, and what a smaller one removes.
+Must never know: HTTP, how a table is drawn.
 """
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from weir.cli import options, output
+from weir.cli import options, output, removal
+from weir.durations import in_units, parse_bytes
 
-_COLUMNS: Final = ("name", "length", "groups", "first_id", "last_id", "memory_bytes", "closed")
+if TYPE_CHECKING:
+    from weir import Client
+
+_NONE: Final = "none"
+_COLUMNS: Final = ("name", "length", "groups", "first_id", "last_id", "memory_bytes", "state")
 
 
 def streams(
@@ -42,7 +49,9 @@ def info(
     from weir.paths import stream_path
 
     with connect(url, token_file, ca) as client:
-        output.members(client.call("GET", stream_path(stream)), as_json=as_json)
+        found = client.call("GET", stream_path(stream))
+    kept = found["retention"]
+    output.members(found | {"retention": kept if as_json else in_units(kept)}, as_json=as_json)
 
 
 def close(
@@ -109,3 +118,96 @@ def _trimmed(answer: Mapping[str, Any], *, dry_run: bool) -> str:
         line += f", {answer['pending_affected']} of them pending"
     first = answer.get("first_id")
     return f"{line}; the first left is {first}" if first and first != "0-0" else f"{line}; none is left"
+
+
+def _entries(text: str) -> int | str:
+    if text == _NONE:
+        return text
+    if not text.isascii() or not text.isdigit():
+        raise typer.BadParameter("a number of entries, or none")
+    return int(text)
+
+
+def _bytes(text: str) -> int | str:
+    try:
+        return text if text == _NONE else parse_bytes(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{error}, or none") from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetentionOptions(options.GatewayOptions):
+    """The limits to be set; those that are not named stay."""
+
+    stream: options.Stream
+    max_len: Annotated[
+        str | None, typer.Option("--maxlen", parser=_entries, metavar="N", help="entries, or none")
+    ] = None
+    max_age: Annotated[
+        str | None,
+        typer.Option(
+            parser=options.duration_or_none, metavar="DURATION", help="age of an entry, such as 7d, or none"
+        ),
+    ] = None
+    max_bytes: Annotated[
+        str | None, typer.Option(parser=_bytes, metavar="SIZE", help="size as JSON, such as 2g, or none")
+    ] = None
+    keep_unacknowledged: Annotated[
+        bool | None,
+        typer.Option(
+            help="keep what a group has still to read or to acknowledge, and all until there was one"
+        ),
+    ] = None
+    acknowledged: Annotated[
+        bool,
+        typer.Option(
+            "--acknowledged",
+            help="remove what all groups have acknowledged: at once, or by --maxlen or --max-age",
+        ),
+    ] = False
+    keep_unarchived: Annotated[bool | None, typer.Option(help="keep what is not archived")] = None
+    is_agreed: options.Yes = False
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """As the API has them."""
+        if self.acknowledged and self.keep_unacknowledged is False:
+            raise typer.BadParameter("--acknowledged keeps what is unacknowledged")
+        limits = {"max_len": self.max_len, "max_age_ms": self.max_age, "max_bytes": self.max_bytes}
+        switches = {
+            "keep_unacknowledged": self.acknowledged or self.keep_unacknowledged,
+            "keep_unarchived": self.keep_unarchived,
+        }
+        given = {name: value for name, value in (limits | switches).items() if value is not None}
+        changes: dict[str, Any] = {name: None if value == _NONE else value for name, value in given.items()}
+        if self.acknowledged and changes.get("max_len") is None and changes.get("max_age_ms") is None:
+            changes["max_len"] = 0
+        return changes
+
+
+def retention(given: RetentionOptions) -> None:
+    """Show how much of a stream is kept, or set it. A limit that would remove entries is asked for first,
+    unless --yes is there.
+    """
+    from weir.paths import stream_path
+
+    changes, path = given.changes, stream_path(given.stream)
+    with given.connect() as client:
+        if changes:
+            _agree(client, given, changes)
+            answer = client.call("PATCH", path, body={"retention": changes}, repeatable=True)
+        else:
+            answer = client.call("GET", path)
+    held = {"held_by": answer["held_by"]} if "held_by" in answer else {}
+    kept: dict[str, Any] = answer["retention"] | held
+    output.members(kept if given.as_json else in_units(kept), as_json=given.as_json)
+
+
+def _agree(client: "Client", given: RetentionOptions, changes: dict[str, Any]) -> None:
+    """Ask before entries go at once."""
+    if lost := removal.by_retention(client, given.stream, changes):
+        options.agree(f"set the limits: {lost}. Go on?", is_agreed=given.is_agreed)
+
+
+# In the order in which they are listed.
+COMMANDS: Final[Sequence[Callable[..., None]]] = (streams, info, trim, close)

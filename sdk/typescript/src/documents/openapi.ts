@@ -275,10 +275,9 @@ export interface paths {
         /**
          * Append one entry (XADD).
          * @description An object without `fields` that are an object or a list, and without a list of `entries`, is an entry with
-         *     its members as fields. A batch as `addEntryBatch` takes it is stored here as well. Other media types are
-         *     taken too: `application/x-ndjson` as by `addEntriesNdjson`, a form as the fields of one entry, any other
-         *     as by `addRawEntry`. JSON as `text/plain`, or without a type, is 415 instead, unless the query has
-         *     `raw=true`.
+         *     its members as fields. A batch as of `addEntryBatch` is stored too. Other media types: CloudEvents,
+         *     `application/x-ndjson` as by `addEntriesNdjson`, a form as the fields of one entry, any other as by
+         *     `addRawEntry`. JSON as `text/plain`, or without a type, is 415, unless `raw=true`.
          */
         readonly post: operations["addEntries"];
         readonly delete?: never;
@@ -432,6 +431,26 @@ export interface paths {
         readonly patch?: never;
         readonly trace?: never;
     };
+    readonly "/v1/schedules": {
+        readonly parameters: {
+            readonly query?: never;
+            readonly header?: never;
+            readonly path?: never;
+            readonly cookie?: never;
+        };
+        /**
+         * List what is scheduled for all streams that the caller may read, the next one first.
+         * @description List what is scheduled for all streams that the caller may read, the next one first.
+         */
+        readonly get: operations["listAllSchedules"];
+        readonly put?: never;
+        readonly post?: never;
+        readonly delete?: never;
+        readonly options?: never;
+        readonly head?: never;
+        readonly patch?: never;
+        readonly trace?: never;
+    };
     readonly "/v1/streams/{stream}/schedules/{schedule}": {
         readonly parameters: {
             readonly query?: never;
@@ -458,7 +477,11 @@ export interface paths {
         readonly delete: operations["deleteSchedule"];
         readonly options?: never;
         readonly head?: never;
-        readonly patch?: never;
+        /**
+         * Pause a schedule, or go on with it. What recurs takes `manage` too.
+         * @description Pause a schedule, or go on with it. What recurs takes `manage` too.
+         */
+        readonly patch: operations["updateSchedule"];
         readonly trace?: never;
     };
     readonly "/v1/streams/{stream}/schedules/{schedule}/fire": {
@@ -705,6 +728,26 @@ export interface paths {
          * @description Move a group, pause or resume it, or change its policy (XGROUP SETID).
          */
         readonly patch: operations["updateGroup"];
+        readonly trace?: never;
+    };
+    readonly "/v1/streams/{stream}/groups/{group}/why": {
+        readonly parameters: {
+            readonly query?: never;
+            readonly header?: never;
+            readonly path?: never;
+            readonly cookie?: never;
+        };
+        /**
+         * Say why a group delivers nothing, and what to do.
+         * @description Say why a group delivers nothing, and what to do.
+         */
+        readonly get: operations["explainGroup"];
+        readonly put?: never;
+        readonly post?: never;
+        readonly delete?: never;
+        readonly options?: never;
+        readonly head?: never;
+        readonly patch?: never;
         readonly trace?: never;
     };
     readonly "/v1/streams/{stream}/groups/{group}/consumers": {
@@ -1005,6 +1048,53 @@ export interface paths {
          *     opens the connection with the ticket at once. The connection ends when the token does.
          */
         readonly post: operations["createTicket"];
+        readonly delete?: never;
+        readonly options?: never;
+        readonly head?: never;
+        readonly patch?: never;
+        readonly trace?: never;
+    };
+    readonly "/v1/hooks": {
+        readonly parameters: {
+            readonly query?: never;
+            readonly header?: never;
+            readonly path?: never;
+            readonly cookie?: never;
+        };
+        /**
+         * List the hooks, with what came for each.
+         * @description List the hooks, with what came for each.
+         */
+        readonly get: operations["listHooks"];
+        readonly put?: never;
+        readonly post?: never;
+        readonly delete?: never;
+        readonly options?: never;
+        readonly head?: never;
+        readonly patch?: never;
+        readonly trace?: never;
+    };
+    readonly "/v1/hooks/{hook}": {
+        readonly parameters: {
+            readonly query?: never;
+            readonly header?: never;
+            readonly path?: never;
+            readonly cookie?: never;
+        };
+        /**
+         * Answer the question by which Meta makes sure of a hook.
+         * @description It is `hub.challenge` of the query, where `hub.verify_token` is right.
+         */
+        readonly get: operations["confirmHook"];
+        readonly put?: never;
+        /**
+         * Take a webhook, whose signature is its credentials.
+         * @description It becomes an entry as by `addRawEntry`, with the headers that the hook keeps as fields `h-<name>`;
+         *     CloudEvents become entries as by `addEntries`. Always 200, for some senders take no other status for
+         *     success: with `duplicate` where its key was stored in the last 24 hours. A challenge is answered with
+         *     `{"challenge": …}`. All that makes a signature wrong is the same 401.
+         */
+        readonly post: operations["receiveHook"];
         readonly delete?: never;
         readonly options?: never;
         readonly head?: never;
@@ -1458,6 +1548,10 @@ export interface components {
             readonly max_age_ms?: number | null;
             /** @description nothing is delivered, new or given back, until it is false; what consumers hold they can acknowledge, give back, claim and read again; `false` by default */
             readonly paused?: boolean | null;
+            /** @description a field: entries with the same value of it are delivered in order, those of other values meanwhile; `*`: all in order; it changes only while nothing is pending or passed over */
+            readonly ordered_by?: string | null;
+            /** @description how many entries with the same value of `ordered_by` are pending at a time; `1` by default */
+            readonly in_flight_per_key?: number | null;
             /** @description `$` (what is there now), `0` or an ID: read what comes after it; `$` by default */
             readonly start?: string | null;
             /** @description make the stream where it is missing; `true` by default */
@@ -1646,6 +1740,19 @@ export interface components {
             readonly consumer_timeout_ms: number | null;
             readonly max_age_ms: number | null;
             readonly paused: boolean;
+            /**
+             * @description the first that holds
+             * @enum {string}
+             */
+            readonly state: "drained" | "paused" | "no_consumers" | "failing" | "running" | "idle";
+            readonly ordered_by?: string;
+            /** Format: int64 */
+            readonly in_flight_per_key?: number;
+            /**
+             * Format: int64
+             * @description entries that were read and wait for others of their key; `lag` has them too
+             */
+            readonly passed_over?: number;
         };
         /** @description What is to change; what is not named stays. Null takes a part of the policy away. */
         readonly GroupChanges: {
@@ -1658,6 +1765,10 @@ export interface components {
             readonly max_age_ms?: number | null;
             /** @description nothing is delivered, new or given back, until it is false; what consumers hold they can acknowledge, give back, claim and read again; `false` by default */
             readonly paused?: boolean | null;
+            /** @description a field: entries with the same value of it are delivered in order, those of other values meanwhile; `*`: all in order; it changes only while nothing is pending or passed over */
+            readonly ordered_by?: string | null;
+            /** @description how many entries with the same value of `ordered_by` are pending at a time; `1` by default */
+            readonly in_flight_per_key?: number | null;
             readonly last_delivered_id?: string | null;
             readonly entries_read?: number | null;
         };
@@ -1681,6 +1792,19 @@ export interface components {
             readonly consumer_timeout_ms: number | null;
             readonly max_age_ms: number | null;
             readonly paused: boolean;
+            /**
+             * @description the first that holds
+             * @enum {string}
+             */
+            readonly state: "drained" | "paused" | "no_consumers" | "failing" | "running" | "idle";
+            readonly ordered_by?: string;
+            /** Format: int64 */
+            readonly in_flight_per_key?: number;
+            /**
+             * Format: int64
+             * @description entries that were read and wait for others of their key; `lag` has them too
+             */
+            readonly passed_over?: number;
             /** Format: int64 */
             readonly nacked: number;
             readonly pending_entries: readonly components["schemas"]["PendingDetail"][];
@@ -1697,6 +1821,10 @@ export interface components {
             readonly max_age_ms?: number | null;
             /** @description nothing is delivered, new or given back, until it is false; what consumers hold they can acknowledge, give back, claim and read again; `false` by default */
             readonly paused?: boolean | null;
+            /** @description a field: entries with the same value of it are delivered in order, those of other values meanwhile; `*`: all in order; it changes only while nothing is pending or passed over */
+            readonly ordered_by?: string | null;
+            /** @description how many entries with the same value of `ordered_by` are pending at a time; `1` by default */
+            readonly in_flight_per_key?: number | null;
             /** @description 1 to 512 bytes of UTF-8 without control characters; between slashes (`%2F` in paths) nothing is empty, `.` or `..`; not beginning with `weir/` */
             readonly name: string;
             /** @description `$` (what is there now), `0` or an ID: read what comes after it; `$` by default */
@@ -1734,6 +1862,50 @@ export interface components {
             readonly reason?: string;
             /** @description what an operator has to act on, as `weir_failing` of the metrics */
             readonly failing?: readonly string[];
+        };
+        /** @description A group, and the first ID that it has still to read or to acknowledge. */
+        readonly Holder: {
+            readonly group: string;
+            /**
+             * Format: entry-id
+             * @description `<ms>-<seq>`, two unsigned 64-bit numbers
+             * @example 1526919030474-55
+             */
+            readonly id: string;
+        };
+        /** @description A hook, and what came for it since the gateway started. */
+        readonly HookState: {
+            readonly name: string;
+            readonly stream: string;
+            readonly scheme: string;
+            /** Format: int64 */
+            readonly stored: number;
+            /**
+             * Format: int64
+             * @description redeliveries, which are stored once
+             */
+            readonly duplicates: number;
+            /**
+             * Format: int64
+             * @description 401: the signature or the time was wrong
+             */
+            readonly refused: number;
+            /**
+             * Format: int64
+             * @description signed, and not stored: a limit, a full disk
+             */
+            readonly rejected: number;
+            /** @description when the last signed one came */
+            readonly last_at?: string;
+        };
+        /** @description The hooks of the gateway. */
+        readonly HookStates: {
+            readonly hooks: readonly components["schemas"]["HookState"][];
+            /**
+             * Format: int64
+             * @description refused: there is no hook of their name
+             */
+            readonly unknown: number;
         };
         /** @description How far reading the log is: its frames are checked, then loaded. */
         readonly LoadProgress: {
@@ -2076,6 +2248,15 @@ export interface components {
             /** Format: int64 */
             readonly count: number;
         };
+        /** @description One of them; new codes may come. */
+        readonly Reason: {
+            readonly code: string;
+            readonly detail: string;
+            /** @description what to do: in the words of `rest`, `cli`, `console`, `redis` */
+            readonly remedies: {
+                readonly [key: string]: string;
+            };
+        };
         /**
          * @description Dead letters to put back: `ids` of entries in the group's dead-letter stream, or at most `count` that a
          *     filter fits; without both the first `count` of the group.
@@ -2176,9 +2357,9 @@ export interface components {
             readonly name: string;
             /**
              * Format: date-time
-             * @description when it is appended next
+             * @description when it is appended next; null in a pause without an end
              */
-            readonly next_at: string;
+            readonly next_at: string | null;
             readonly entry: components["schemas"]["ScheduledEntry"];
             /** Format: date-time */
             readonly at?: string;
@@ -2201,11 +2382,23 @@ export interface components {
             readonly missed?: "once" | "skip";
             /** Format: int64 */
             readonly expires_in_ms?: number;
+            /** @constant */
+            readonly paused?: true;
+            /** Format: date-time */
+            readonly paused_until?: string;
+            readonly stream?: string;
         };
         /** @description A page of schedules; go on with `after=<next>` until it is null. */
         readonly ScheduleList: {
             readonly schedules: readonly components["schemas"]["Schedule"][];
             readonly next: string | null;
+        };
+        /** @description Whether a schedule waits. What recurs makes up for no run. */
+        readonly SchedulePause: {
+            /** @description until it is false; not named it stays */
+            readonly paused?: boolean | null;
+            /** @description until this time */
+            readonly paused_until?: string | null;
         };
         /** @description An entry that is appended later; of a batch, `index` is its place in it. */
         readonly Scheduled: {
@@ -2290,6 +2483,8 @@ export interface components {
              * @description entries for later
              */
             readonly schedules: number;
+            /** @enum {string} */
+            readonly state: "open" | "ending" | "closed";
             /** @description it takes no entries any more */
             readonly closed: boolean;
             /** Format: date-time */
@@ -2299,8 +2494,8 @@ export interface components {
             readonly media_type?: string;
             /** @description the stream that it is a fork of */
             readonly forked_from?: string;
-            /** @description what keeps all of it in spite of its limits: `no group` where it keeps what is not acknowledged, and never had a group */
-            readonly held_by?: string;
+            /** @description what keeps all of it in spite of its limits, where it keeps what is not acknowledged: a group, or that it never had one */
+            readonly held_by?: "no group" | components["schemas"]["Holder"];
         };
         /** @description What is named changes, all else stays. A limit of null goes. */
         readonly StreamChanges: {
@@ -2390,6 +2585,8 @@ export interface components {
              * @description entries for later
              */
             readonly schedules: number;
+            /** @enum {string} */
+            readonly state: "open" | "ending" | "closed";
             /** @description it takes no entries any more */
             readonly closed: boolean;
             /** Format: date-time */
@@ -2399,8 +2596,8 @@ export interface components {
             readonly media_type?: string;
             /** @description the stream that it is a fork of */
             readonly forked_from?: string;
-            /** @description what keeps all of it in spite of its limits: `no group` where it keeps what is not acknowledged, and never had a group */
-            readonly held_by?: string;
+            /** @description what keeps all of it in spite of its limits, where it keeps what is not acknowledged: a group, or that it never had one */
+            readonly held_by?: "no group" | components["schemas"]["Holder"];
             readonly entries?: readonly components["schemas"]["Entry"][];
             readonly group_details?: readonly components["schemas"]["GroupDetails"][];
         };
@@ -2582,6 +2779,10 @@ export interface components {
             readonly features: readonly string[];
             readonly missing?: readonly string[];
         };
+        /** @description All reasons that hold; `ready` where nothing is in the way. */
+        readonly Why: {
+            readonly reasons: readonly components["schemas"]["Reason"][];
+        };
         /**
          * @description Entries as flat lists: both halves of each ID, unsigned 64-bit; `n` fields of each entry; and of every
          *     field in order its name's place in `kd` and its value. With `b64` all of `kd` and `v` is base64.
@@ -2655,6 +2856,10 @@ export interface components {
         };
         /** @description An entry, and when it is appended. */
         readonly ScheduleInput: {
+            /** @description until it is false; not named it stays */
+            readonly paused?: boolean | null;
+            /** @description until this time */
+            readonly paused_until?: string | null;
             /** @description once, at this time */
             readonly at?: string | null;
             /** @description once, milliseconds from now */
@@ -2703,11 +2908,43 @@ export interface components {
         } & {
             readonly [key: string]: unknown;
         };
+        /** @description PathName */
+        readonly PathName: string;
+        /**
+         * Format: entity-tags
+         * @description EntryTag
+         */
+        readonly EntryTag: string;
+        /** @description IdempotencyKey */
+        readonly IdempotencyKey: string;
     };
     responses: never;
     parameters: never;
     requestBodies: never;
-    headers: never;
+    headers: {
+        /** @description the entity tag of what is shown, for If-None-Match and If-Match */
+        readonly ETag: string;
+        /** @description `fsync`: it is on disk; `os`: the system has it; else `backend_durability` */
+        readonly "Weir-Durability": string;
+        /** @description where to go on: `after=<next>`, in reverse `end=(<next>` */
+        readonly "Weir-Next-Id": string;
+        /** @description the first entry */
+        readonly "Weir-First-Available": string;
+        /** @description new each time the stream is created */
+        readonly "Weir-Generation": string;
+        /** @description whether a limit, not the end, ended the page */
+        readonly "Weir-More": string;
+        /** @description `true`: the stream is closed, and has nothing behind `next` */
+        readonly "Weir-Closed": string;
+        /** @description `history`: the stream has these entries no more, its archive has */
+        readonly "Weir-Source": string;
+        /** @description a cursor other than 0-0 below it has missed entries */
+        readonly "Weir-Removed-Upto": string;
+        /** @description why the cursor is not of this stream: the `reason` of a gap; there are no entries */
+        readonly "Weir-Gap": string;
+        /** @description where its state is */
+        readonly Location: string;
+    };
     pathItems: never;
 }
 export type $defs = Record<string, never>;
@@ -2943,7 +3180,7 @@ export interface operations {
             };
             readonly path: {
                 /** @description The stream's name */
-                readonly stream: string;
+                readonly stream: components["schemas"]["PathName"];
             };
             readonly cookie?: never;
         };
@@ -2965,13 +3202,13 @@ export interface operations {
             readonly query?: never;
             readonly header?: {
                 /** @description change nothing unless the stream's ETag is one of these; `*` is any */
-                readonly "If-Match"?: string;
-                /** @description `durability=fsync`: the answer leaves when the change is on disk */
+                readonly "If-Match"?: components["schemas"]["EntryTag"];
+                /** @description `durability=fsync`: answer once the change is on disk */
                 readonly Prefer?: string;
             };
             readonly path: {
                 /** @description The stream's name */
-                readonly stream: string;
+                readonly stream: components["schemas"]["PathName"];
             };
             readonly cookie?: never;
         };
@@ -3000,13 +3237,13 @@ export interface operations {
             };
             readonly header?: {
                 /** @description change nothing unless the stream's ETag is one of these; `*` is any */
-                readonly "If-Match"?: string;
-                /** @description `durability=fsync`: the answer leaves when the change is on disk */
+                readonly "If-Match"?: components["schemas"]["EntryTag"];
+                /** @description `durability=fsync`: answer once the change is on disk */
                 readonly Prefer?: string;
             };
             readonly path: {
                 /** @description The stream's name */
-                readonly stream: string;
+                readonly stream: components["schemas"]["PathName"];
             };
             readonly cookie?: never;
         };
@@ -3028,13 +3265,13 @@ export interface operations {
             readonly query?: never;
             readonly header?: {
                 /** @description change nothing unless the stream's ETag is one of these; `*` is any */
-                readonly "If-Match"?: string;
-                /** @description `durability=fsync`: the answer leaves when the change is on disk */
+                readonly "If-Match"?: components["schemas"]["EntryTag"];
+                /** @description `durability=fsync`: answer once the change is on disk */
                 readonly Prefer?: string;
             };
             readonly path: {
                 /** @description The stream's name */
-                readonly stream: string;
+                readonly stream: components["schemas"]["PathName"];
             };
             readonly cookie?: never;
         };
@@ -3059,12 +3296,12 @@ export interface operations {
         readonly parameters: {
             readonly query?: never;
             readonly header?: {
-                /** @description `durability=fsync`: the answer leaves when the change is on disk */
+                /** @description `durability=fsync`: answer once the change is on disk */
                 readonly Prefer?: string;
             };
             readonly path: {
                 /** @description The stream's name */
-                readonly stream: string;
+                readonly stream: components["schemas"]["PathName"];
             };
             readonly cookie?: never;
         };
@@ -3089,12 +3326,12 @@ export interface operations {
         readonly parameters: {
             readonly query?: never;
             readonly header?: {
-                /** @description `durability=fsync`: the answer leaves when the change is on disk */
+                /** @description `durability=fsync`: answer once the change is on disk */
                 readonly Prefer?: string;
             };
             readonly path: {
                 /** @description The stream's name */
-                readonly stream: string;
+                readonly stream: components["schemas"]["PathName"];
             };
             readonly cookie?: never;
         };
@@ -3151,7 +3388,7 @@ export interface operations {
             };
             readonly path: {
                 /** @description The stream's name */
-                readonly stream: string;
+                readonly stream: components["schemas"]["PathName"];
             };
             readonly cookie?: never;
         };
@@ -3199,18 +3436,20 @@ export interface operations {
                 readonly nested?: "json";
                 /** @description the body of any type is one entry as it is: its field `data` */
                 readonly raw?: boolean;
+                /** @description `source` and `id` of CloudEvents */
+                readonly dedupe?: "ce";
             };
             readonly header?: {
                 /** @description the stream's last ID in quotation marks, `"0-0"` for an empty or missing stream; `*` for any stream that exists */
                 readonly "If-Match"?: string;
                 /** @description a repeated request with the same key and body answers as the first time */
-                readonly "Idempotency-Key"?: string;
-                /** @description `return=minimal`: without `ids`; `durability=fsync`: the answer leaves when the change is on disk */
+                readonly "Idempotency-Key"?: components["schemas"]["IdempotencyKey"];
+                /** @description `return=minimal`: without `ids`; `durability=fsync`: answer once the change is on disk */
                 readonly Prefer?: string;
             };
             readonly path: {
                 /** @description The stream's name */
-                readonly stream: string;
+                readonly stream: components["schemas"]["PathName"];
             };
             readonly cookie?: never;
         };
@@ -3265,13 +3504,13 @@ export interface operations {
                 /** @description the stream's last ID in quotation marks, `"0-0"` for an empty or missing stream; `*` for any stream that exists */
                 readonly "If-Match"?: string;
                 /** @description a repeated request with the same key and body answers as the first time */
-                readonly "Idempotency-Key"?: string;
-                /** @description `return=minimal`: without `ids`; `durability=fsync`: the answer leaves when the change is on disk */
+                readonly "Idempotency-Key"?: components["schemas"]["IdempotencyKey"];
+                /** @description `return=minimal`: without `ids`; `durability=fsync`: answer once the change is on disk */
                 readonly Prefer?: string;
             };
             readonly path: {
                 /** @description The stream's name */
-                readonly stream: string;
+                readonly stream: components["schemas"]["PathName"];
             };
             readonly cookie?: never;
         };
@@ -3326,13 +3565,13 @@ export interface operations {
                 /** @description the stream's last ID in quotation marks, `"0-0"` for an empty or missing stream; `*` for any stream that exists */
                 readonly "If-Match"?: string;
                 /** @description a repeated request with the same key and body answers as the first time */
-                readonly "Idempotency-Key"?: string;
-                /** @description `return=minimal`: without `ids`; `durability=fsync`: the answer leaves when the change is on disk */
+                readonly "Idempotency-Key"?: components["schemas"]["IdempotencyKey"];
+                /** @description `return=minimal`: without `ids`; `durability=fsync`: answer once the change is on disk */
                 readonly Prefer?: string;
             };
             readonly path: {
                 /** @description The stream's name */
-                readonly stream: string;
+                readonly stream: components["schemas"]["PathName"];
             };
             readonly cookie?: never;
         };
@@ -3385,13 +3624,13 @@ export interface operations {
                 /** @description the stream's last ID in quotation marks, `"0-0"` for an empty or missing stream; `*` for any stream that exists */
                 readonly "If-Match"?: string;
                 /** @description a repeated request with the same key and body answers as the first time */
-                readonly "Idempotency-Key"?: string;
-                /** @description `return=minimal`: without `ids`; `durability=fsync`: the answer leaves when the change is on disk */
+                readonly "Idempotency-Key"?: components["schemas"]["IdempotencyKey"];
+                /** @description `return=minimal`: without `ids`; `durability=fsync`: answer once the change is on disk */
                 readonly Prefer?: string;
             };
             readonly path: {
                 /** @description The stream's name */
-                readonly stream: string;
+                readonly stream: components["schemas"]["PathName"];
             };
             readonly cookie?: never;
         };
@@ -3421,7 +3660,7 @@ export interface operations {
             };
             readonly path: {
                 /** @description The stream's name */
-                readonly stream: string;
+                readonly stream: components["schemas"]["PathName"];
                 /** @description The entry's ID */
                 readonly id: string;
             };
@@ -3447,12 +3686,12 @@ export interface operations {
                 readonly refs?: "keep" | "delete" | "acked";
             };
             readonly header?: {
-                /** @description `durability=fsync`: the answer leaves when the change is on disk */
+                /** @description `durability=fsync`: answer once the change is on disk */
                 readonly Prefer?: string;
             };
             readonly path: {
                 /** @description The stream's name */
-                readonly stream: string;
+                readonly stream: components["schemas"]["PathName"];
                 /** @description The entry's ID */
                 readonly id: string;
             };
@@ -3475,12 +3714,12 @@ export interface operations {
         readonly parameters: {
             readonly query?: never;
             readonly header?: {
-                /** @description `return=minimal`: without `results`; `durability=fsync`: the answer leaves when the change is on disk */
+                /** @description `return=minimal`: without `results`; `durability=fsync`: answer once the change is on disk */
                 readonly Prefer?: string;
             };
             readonly path: {
                 /** @description The stream's name */
-                readonly stream: string;
+                readonly stream: components["schemas"]["PathName"];
             };
             readonly cookie?: never;
         };
@@ -3511,13 +3750,13 @@ export interface operations {
                 /** @description the stream's last ID in quotation marks, `"0-0"` for an empty or missing stream; `*` for any stream that exists */
                 readonly "If-Match"?: string;
                 /** @description a repeated request with the same key and body answers as the first time */
-                readonly "Idempotency-Key"?: string;
-                /** @description `return=minimal`: without `ids`; `durability=fsync`: the answer leaves when the change is on disk */
+                readonly "Idempotency-Key"?: components["schemas"]["IdempotencyKey"];
+                /** @description `return=minimal`: without `ids`; `durability=fsync`: answer once the change is on disk */
                 readonly Prefer?: string;
             };
             readonly path: {
                 /** @description The stream's name */
-                readonly stream: string;
+                readonly stream: components["schemas"]["PathName"];
             };
             readonly cookie?: never;
         };
@@ -3553,8 +3792,35 @@ export interface operations {
             readonly header?: never;
             readonly path: {
                 /** @description The stream's name */
-                readonly stream: string;
+                readonly stream: components["schemas"]["PathName"];
             };
+            readonly cookie?: never;
+        };
+        readonly requestBody?: never;
+        readonly responses: {
+            /** @description Done */
+            readonly 200: {
+                headers: {
+                    readonly [name: string]: unknown;
+                };
+                content: {
+                    readonly "application/json": components["schemas"]["ScheduleList"];
+                };
+            };
+        };
+    };
+    readonly listAllSchedules: {
+        readonly parameters: {
+            readonly query?: {
+                /** @description later than this time; or a page's `next` */
+                readonly after?: string;
+                /** @description earlier than this time */
+                readonly before?: string;
+                /** @description maximum number of schedules */
+                readonly limit?: number;
+            };
+            readonly header?: never;
+            readonly path?: never;
             readonly cookie?: never;
         };
         readonly requestBody?: never;
@@ -3576,7 +3842,7 @@ export interface operations {
             readonly header?: never;
             readonly path: {
                 /** @description The stream's name */
-                readonly stream: string;
+                readonly stream: components["schemas"]["PathName"];
                 /** @description The schedule's name */
                 readonly schedule: string;
             };
@@ -3601,12 +3867,12 @@ export interface operations {
             readonly header?: {
                 /** @description `*`: only if there is none */
                 readonly "If-None-Match"?: string;
-                /** @description `durability=fsync`: the answer leaves when the change is on disk */
+                /** @description `durability=fsync`: answer once the change is on disk */
                 readonly Prefer?: string;
             };
             readonly path: {
                 /** @description The stream's name */
-                readonly stream: string;
+                readonly stream: components["schemas"]["PathName"];
                 /** @description The schedule's name */
                 readonly schedule: string;
             };
@@ -3633,12 +3899,12 @@ export interface operations {
         readonly parameters: {
             readonly query?: never;
             readonly header?: {
-                /** @description `durability=fsync`: the answer leaves when the change is on disk */
+                /** @description `durability=fsync`: answer once the change is on disk */
                 readonly Prefer?: string;
             };
             readonly path: {
                 /** @description The stream's name */
-                readonly stream: string;
+                readonly stream: components["schemas"]["PathName"];
                 /** @description The schedule's name */
                 readonly schedule: string;
             };
@@ -3657,16 +3923,48 @@ export interface operations {
             };
         };
     };
-    readonly fireSchedule: {
+    readonly updateSchedule: {
         readonly parameters: {
             readonly query?: never;
             readonly header?: {
-                /** @description `durability=fsync`: the answer leaves when the change is on disk */
+                /** @description `durability=fsync`: answer once the change is on disk */
                 readonly Prefer?: string;
             };
             readonly path: {
                 /** @description The stream's name */
-                readonly stream: string;
+                readonly stream: components["schemas"]["PathName"];
+                /** @description The schedule's name */
+                readonly schedule: string;
+            };
+            readonly cookie?: never;
+        };
+        readonly requestBody: {
+            readonly content: {
+                readonly "application/json": components["schemas"]["SchedulePause"];
+            };
+        };
+        readonly responses: {
+            /** @description Done */
+            readonly 200: {
+                headers: {
+                    readonly [name: string]: unknown;
+                };
+                content: {
+                    readonly "application/json": components["schemas"]["Schedule"];
+                };
+            };
+        };
+    };
+    readonly fireSchedule: {
+        readonly parameters: {
+            readonly query?: never;
+            readonly header?: {
+                /** @description `durability=fsync`: answer once the change is on disk */
+                readonly Prefer?: string;
+            };
+            readonly path: {
+                /** @description The stream's name */
+                readonly stream: components["schemas"]["PathName"];
                 /** @description The schedule's name */
                 readonly schedule: string;
             };
@@ -3712,7 +4010,7 @@ export interface operations {
             readonly header?: never;
             readonly path: {
                 /** @description The stream's name */
-                readonly name: string;
+                readonly name: components["schemas"]["PathName"];
             };
             readonly cookie?: never;
         };
@@ -3756,7 +4054,7 @@ export interface operations {
             readonly header?: never;
             readonly path: {
                 /** @description The stream's name */
-                readonly stream: string;
+                readonly stream: components["schemas"]["PathName"];
             };
             readonly cookie?: never;
         };
@@ -3795,7 +4093,7 @@ export interface operations {
             };
             readonly path: {
                 /** @description The stream's name */
-                readonly stream: string;
+                readonly stream: components["schemas"]["PathName"];
             };
             readonly cookie?: never;
         };
@@ -3863,11 +4161,11 @@ export interface operations {
             readonly header?: never;
             readonly path: {
                 /** @description The stream's name */
-                readonly stream: string;
+                readonly stream: components["schemas"]["PathName"];
                 /** @description The group's name */
-                readonly group: string;
+                readonly group: components["schemas"]["PathName"];
                 /** @description The consumer's name */
-                readonly consumer: string;
+                readonly consumer: components["schemas"]["PathName"];
             };
             readonly cookie?: never;
         };
@@ -3916,14 +4214,14 @@ export interface operations {
             readonly query?: never;
             readonly header?: {
                 /** @description a repeated request with the same key and body answers as the first time */
-                readonly "Idempotency-Key"?: string;
+                readonly "Idempotency-Key"?: components["schemas"]["IdempotencyKey"];
                 /** @description who publishes in chunks; with Weir-Epoch and Weir-Chunk, without a key */
                 readonly "Weir-Producer"?: string;
                 /** @description the producer's run: a number, larger in each */
                 readonly "Weir-Epoch"?: number;
                 /** @description the number of this chunk in its run */
                 readonly "Weir-Chunk"?: number;
-                /** @description `durability=fsync`: the answer leaves when the change is on disk */
+                /** @description `durability=fsync`: answer once the change is on disk */
                 readonly Prefer?: string;
             };
             readonly path?: never;
@@ -3987,7 +4285,7 @@ export interface operations {
             };
             readonly path: {
                 /** @description The stream's name */
-                readonly stream: string;
+                readonly stream: components["schemas"]["PathName"];
             };
             readonly cookie?: never;
         };
@@ -4008,12 +4306,12 @@ export interface operations {
         readonly parameters: {
             readonly query?: never;
             readonly header?: {
-                /** @description `durability=fsync`: the answer leaves when the change is on disk */
+                /** @description `durability=fsync`: answer once the change is on disk */
                 readonly Prefer?: string;
             };
             readonly path: {
                 /** @description The stream's name */
-                readonly stream: string;
+                readonly stream: components["schemas"]["PathName"];
             };
             readonly cookie?: never;
         };
@@ -4040,9 +4338,9 @@ export interface operations {
             readonly header?: never;
             readonly path: {
                 /** @description The stream's name */
-                readonly stream: string;
+                readonly stream: components["schemas"]["PathName"];
                 /** @description The group's name */
-                readonly group: string;
+                readonly group: components["schemas"]["PathName"];
             };
             readonly cookie?: never;
         };
@@ -4063,14 +4361,14 @@ export interface operations {
         readonly parameters: {
             readonly query?: never;
             readonly header?: {
-                /** @description `durability=fsync`: the answer leaves when the change is on disk */
+                /** @description `durability=fsync`: answer once the change is on disk */
                 readonly Prefer?: string;
             };
             readonly path: {
                 /** @description The stream's name */
-                readonly stream: string;
+                readonly stream: components["schemas"]["PathName"];
                 /** @description The group's name */
-                readonly group: string;
+                readonly group: components["schemas"]["PathName"];
             };
             readonly cookie?: never;
         };
@@ -4098,14 +4396,14 @@ export interface operations {
                 readonly pending?: "refuse" | "drop";
             };
             readonly header?: {
-                /** @description `durability=fsync`: the answer leaves when the change is on disk */
+                /** @description `durability=fsync`: answer once the change is on disk */
                 readonly Prefer?: string;
             };
             readonly path: {
                 /** @description The stream's name */
-                readonly stream: string;
+                readonly stream: components["schemas"]["PathName"];
                 /** @description The group's name */
-                readonly group: string;
+                readonly group: components["schemas"]["PathName"];
             };
             readonly cookie?: never;
         };
@@ -4126,14 +4424,14 @@ export interface operations {
         readonly parameters: {
             readonly query?: never;
             readonly header?: {
-                /** @description `durability=fsync`: the answer leaves when the change is on disk */
+                /** @description `durability=fsync`: answer once the change is on disk */
                 readonly Prefer?: string;
             };
             readonly path: {
                 /** @description The stream's name */
-                readonly stream: string;
+                readonly stream: components["schemas"]["PathName"];
                 /** @description The group's name */
-                readonly group: string;
+                readonly group: components["schemas"]["PathName"];
             };
             readonly cookie?: never;
         };
@@ -4154,6 +4452,34 @@ export interface operations {
             };
         };
     };
+    readonly explainGroup: {
+        readonly parameters: {
+            readonly query?: {
+                /** @description what this one holds */
+                readonly consumer?: components["schemas"]["PathName"];
+            };
+            readonly header?: never;
+            readonly path: {
+                /** @description The stream's name */
+                readonly stream: components["schemas"]["PathName"];
+                /** @description The group's name */
+                readonly group: components["schemas"]["PathName"];
+            };
+            readonly cookie?: never;
+        };
+        readonly requestBody?: never;
+        readonly responses: {
+            /** @description Done */
+            readonly 200: {
+                headers: {
+                    readonly [name: string]: unknown;
+                };
+                content: {
+                    readonly "application/json": components["schemas"]["Why"];
+                };
+            };
+        };
+    };
     readonly listConsumers: {
         readonly parameters: {
             readonly query?: {
@@ -4165,9 +4491,9 @@ export interface operations {
             readonly header?: never;
             readonly path: {
                 /** @description The stream's name */
-                readonly stream: string;
+                readonly stream: components["schemas"]["PathName"];
                 /** @description The group's name */
-                readonly group: string;
+                readonly group: components["schemas"]["PathName"];
             };
             readonly cookie?: never;
         };
@@ -4190,11 +4516,11 @@ export interface operations {
             readonly header?: never;
             readonly path: {
                 /** @description The stream's name */
-                readonly stream: string;
+                readonly stream: components["schemas"]["PathName"];
                 /** @description The group's name */
-                readonly group: string;
+                readonly group: components["schemas"]["PathName"];
                 /** @description The consumer's name */
-                readonly consumer: string;
+                readonly consumer: components["schemas"]["PathName"];
             };
             readonly cookie?: never;
         };
@@ -4215,16 +4541,16 @@ export interface operations {
         readonly parameters: {
             readonly query?: never;
             readonly header?: {
-                /** @description `durability=fsync`: the answer leaves when the change is on disk */
+                /** @description `durability=fsync`: answer once the change is on disk */
                 readonly Prefer?: string;
             };
             readonly path: {
                 /** @description The stream's name */
-                readonly stream: string;
+                readonly stream: components["schemas"]["PathName"];
                 /** @description The group's name */
-                readonly group: string;
+                readonly group: components["schemas"]["PathName"];
                 /** @description The consumer's name */
-                readonly consumer: string;
+                readonly consumer: components["schemas"]["PathName"];
             };
             readonly cookie?: never;
         };
@@ -4248,16 +4574,16 @@ export interface operations {
                 readonly pending?: string;
             };
             readonly header?: {
-                /** @description `durability=fsync`: the answer leaves when the change is on disk */
+                /** @description `durability=fsync`: answer once the change is on disk */
                 readonly Prefer?: string;
             };
             readonly path: {
                 /** @description The stream's name */
-                readonly stream: string;
+                readonly stream: components["schemas"]["PathName"];
                 /** @description The group's name */
-                readonly group: string;
+                readonly group: components["schemas"]["PathName"];
                 /** @description The consumer's name */
-                readonly consumer: string;
+                readonly consumer: components["schemas"]["PathName"];
             };
             readonly cookie?: never;
         };
@@ -4278,16 +4604,16 @@ export interface operations {
         readonly parameters: {
             readonly query?: never;
             readonly header?: {
-                /** @description `wait=<seconds>`; `durability=fsync`: the answer leaves when the change is on disk */
+                /** @description `wait=<seconds>`; `durability=fsync`: answer once the change is on disk */
                 readonly Prefer?: string;
             };
             readonly path: {
                 /** @description The stream's name */
-                readonly stream: string;
+                readonly stream: components["schemas"]["PathName"];
                 /** @description The group's name */
-                readonly group: string;
+                readonly group: components["schemas"]["PathName"];
                 /** @description The consumer's name */
-                readonly consumer: string;
+                readonly consumer: components["schemas"]["PathName"];
             };
             readonly cookie?: never;
         };
@@ -4318,16 +4644,16 @@ export interface operations {
                 /** @description 100 by default */
                 readonly count?: number;
                 /** @description those of this consumer alone */
-                readonly consumer?: string;
+                readonly consumer?: components["schemas"]["PathName"];
                 /** @description those idle for this many milliseconds */
                 readonly min_idle_ms?: number;
             };
             readonly header?: never;
             readonly path: {
                 /** @description The stream's name */
-                readonly stream: string;
+                readonly stream: components["schemas"]["PathName"];
                 /** @description The group's name */
-                readonly group: string;
+                readonly group: components["schemas"]["PathName"];
             };
             readonly cookie?: never;
         };
@@ -4348,14 +4674,14 @@ export interface operations {
         readonly parameters: {
             readonly query?: never;
             readonly header?: {
-                /** @description `durability=fsync`: the answer leaves when the change is on disk */
+                /** @description `durability=fsync`: answer once the change is on disk */
                 readonly Prefer?: string;
             };
             readonly path: {
                 /** @description The stream's name */
-                readonly stream: string;
+                readonly stream: components["schemas"]["PathName"];
                 /** @description The group's name */
-                readonly group: string;
+                readonly group: components["schemas"]["PathName"];
             };
             readonly cookie?: never;
         };
@@ -4380,14 +4706,14 @@ export interface operations {
         readonly parameters: {
             readonly query?: never;
             readonly header?: {
-                /** @description `durability=fsync`: the answer leaves when the change is on disk */
+                /** @description `durability=fsync`: answer once the change is on disk */
                 readonly Prefer?: string;
             };
             readonly path: {
                 /** @description The stream's name */
-                readonly stream: string;
+                readonly stream: components["schemas"]["PathName"];
                 /** @description The group's name */
-                readonly group: string;
+                readonly group: components["schemas"]["PathName"];
             };
             readonly cookie?: never;
         };
@@ -4412,14 +4738,14 @@ export interface operations {
         readonly parameters: {
             readonly query?: never;
             readonly header?: {
-                /** @description `durability=fsync`: the answer leaves when the change is on disk */
+                /** @description `durability=fsync`: answer once the change is on disk */
                 readonly Prefer?: string;
             };
             readonly path: {
                 /** @description The stream's name */
-                readonly stream: string;
+                readonly stream: components["schemas"]["PathName"];
                 /** @description The group's name */
-                readonly group: string;
+                readonly group: components["schemas"]["PathName"];
             };
             readonly cookie?: never;
         };
@@ -4444,14 +4770,14 @@ export interface operations {
         readonly parameters: {
             readonly query?: never;
             readonly header?: {
-                /** @description `durability=fsync`: the answer leaves when the change is on disk */
+                /** @description `durability=fsync`: answer once the change is on disk */
                 readonly Prefer?: string;
             };
             readonly path: {
                 /** @description The stream's name */
-                readonly stream: string;
+                readonly stream: components["schemas"]["PathName"];
                 /** @description The group's name */
-                readonly group: string;
+                readonly group: components["schemas"]["PathName"];
             };
             readonly cookie?: never;
         };
@@ -4476,14 +4802,14 @@ export interface operations {
         readonly parameters: {
             readonly query?: never;
             readonly header?: {
-                /** @description `durability=fsync`: the answer leaves when the change is on disk */
+                /** @description `durability=fsync`: answer once the change is on disk */
                 readonly Prefer?: string;
             };
             readonly path: {
                 /** @description The stream's name */
-                readonly stream: string;
+                readonly stream: components["schemas"]["PathName"];
                 /** @description The group's name */
-                readonly group: string;
+                readonly group: components["schemas"]["PathName"];
             };
             readonly cookie?: never;
         };
@@ -4508,14 +4834,14 @@ export interface operations {
         readonly parameters: {
             readonly query?: never;
             readonly header?: {
-                /** @description `durability=fsync`: the answer leaves when the change is on disk */
+                /** @description `durability=fsync`: answer once the change is on disk */
                 readonly Prefer?: string;
             };
             readonly path: {
                 /** @description The stream's name */
-                readonly stream: string;
+                readonly stream: components["schemas"]["PathName"];
                 /** @description The group's name */
-                readonly group: string;
+                readonly group: components["schemas"]["PathName"];
             };
             readonly cookie?: never;
         };
@@ -4541,15 +4867,15 @@ export interface operations {
             readonly query?: never;
             readonly header?: {
                 /** @description a repeated request with the same key and body answers as the first time */
-                readonly "Idempotency-Key"?: string;
-                /** @description `durability=fsync`: the answer leaves when the change is on disk */
+                readonly "Idempotency-Key"?: components["schemas"]["IdempotencyKey"];
+                /** @description `durability=fsync`: answer once the change is on disk */
                 readonly Prefer?: string;
             };
             readonly path: {
                 /** @description The stream's name */
-                readonly stream: string;
+                readonly stream: components["schemas"]["PathName"];
                 /** @description The group's name */
-                readonly group: string;
+                readonly group: components["schemas"]["PathName"];
             };
             readonly cookie?: never;
         };
@@ -4670,6 +4996,79 @@ export interface operations {
                 };
                 content: {
                     readonly "application/json": components["schemas"]["Ticket"];
+                };
+            };
+        };
+    };
+    readonly listHooks: {
+        readonly parameters: {
+            readonly query?: never;
+            readonly header?: never;
+            readonly path?: never;
+            readonly cookie?: never;
+        };
+        readonly requestBody?: never;
+        readonly responses: {
+            /** @description Done */
+            readonly 200: {
+                headers: {
+                    readonly [name: string]: unknown;
+                };
+                content: {
+                    readonly "application/json": components["schemas"]["HookStates"];
+                };
+            };
+        };
+    };
+    readonly confirmHook: {
+        readonly parameters: {
+            readonly query?: never;
+            readonly header?: never;
+            readonly path: {
+                /** @description The hook's name */
+                readonly hook: components["schemas"]["PathName"];
+            };
+            readonly cookie?: never;
+        };
+        readonly requestBody?: never;
+        readonly responses: {
+            /** @description Done */
+            readonly 200: {
+                headers: {
+                    readonly [name: string]: unknown;
+                };
+                content: {
+                    readonly "application/json": null;
+                };
+            };
+        };
+    };
+    readonly receiveHook: {
+        readonly parameters: {
+            readonly query?: never;
+            readonly header?: {
+                /** @description `durability=fsync`: answer once the change is on disk */
+                readonly Prefer?: string;
+            };
+            readonly path: {
+                /** @description The hook's name */
+                readonly hook: components["schemas"]["PathName"];
+            };
+            readonly cookie?: never;
+        };
+        readonly requestBody: {
+            readonly content: {
+                readonly "application/json": null;
+            };
+        };
+        readonly responses: {
+            /** @description Done */
+            readonly 200: {
+                headers: {
+                    readonly [name: string]: unknown;
+                };
+                content: {
+                    readonly "application/json": components["schemas"]["Added"];
                 };
             };
         };
