@@ -6,7 +6,7 @@ Must never know: how a call is repeated, what it is made for, Spark.
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
@@ -255,16 +255,6 @@ class GatewayClient(Client):
         planned = {name: PlannedRange.of(member) for name, member in answer["streams"].items()}
         previous = {name: PreviousStream(**member) for name, member in answer.get("previous", {}).items()}
         return GatewayPlan(planned, frozenset(answer["missing"]), previous)
-
-    def plan_of_each(self, query: PlanQuery) -> GatewayPlan:
-        """The same for any number of streams, in as many calls as it takes; bounds are those of a call."""
-        found = GatewayPlan()
-        for some in of_one_call(query.streams):
-            ends = {name: end for name, end in query.end.items() if name in some}
-            part = self.plan(replace(query, streams=some, end=ends))
-            previous = {**found.previous, **part.previous}
-            found = GatewayPlan({**found.streams, **part.streams}, found.missing | part.missing, previous)
-        return found
 
     def page(
         self,

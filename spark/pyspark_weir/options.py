@@ -12,7 +12,18 @@ from typing import Final
 from pyspark_weir import ids, raw_options
 from pyspark_weir.errors import OptionError, PipelineError
 from pyspark_weir.gateway import GatewayAccess
-from pyspark_weir.raw_options import Option, RawOptions, declare, duration, flag, integer, table_of, word
+from pyspark_weir.raw_options import (
+    Option,
+    RawOptions,
+    declare,
+    duration,
+    flag,
+    integer,
+    json_object,
+    names,
+    table_of,
+    word,
+)
 
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
@@ -49,19 +60,15 @@ class OffsetBounds:
         return self.by_stream.get(f"{gateway}/{stream}", self.by_stream.get(stream, self.default))
 
 
-def _shard(raw: RawOptions) -> tuple[int, int] | None:
-    value = raw.text("streamShard")
-    if value is None:
-        return None
+def _names(value: str | None) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(names(value)))
+
+
+def _shard(value: str) -> tuple[int, int]:
     match = re.fullmatch(r"([0-9]{1,5})/([0-9]{1,5})", value, re.ASCII)
     if match is None or not int(match[1]) < int(match[2]):
         raise OptionError(f"streamShard={value}: write 0/8 to 7/8 for the eight parts of all streams")
     return int(match[1]), int(match[2])
-
-
-def _on_reset(raw: RawOptions) -> str:
-    by_default = "fail" if raw.boolean("failOnDataLoss", default=True) else EARLIEST
-    return raw.word("onReset", ("fail", EARLIEST, LATEST), by_default)
 
 
 @dataclass(frozen=True)
@@ -75,19 +82,12 @@ class SourceOptions:
     pattern: str | None = declare("subscribePattern", "pattern")
     assign: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     shard: tuple[int, int] | None = declare("streamShard", read=_shard)
-    starting: OffsetBounds | None = declare("startingOffsets", read=lambda raw: _bounds(raw, "starting"))
+    starting: OffsetBounds | None = declare("startingOffsets")
     # What a time behind a stream's last entry means to a streaming query.
-    starting_strategy: str = declare(
-        "startingTimestampStrategy",
-        "startingOffsetsByTimestampStrategy",
-        default="error",
-        read=lambda raw: raw.word("startingTimestampStrategy", ("error", LATEST), "error"),
+    starting_strategy: str = word(
+        "startingTimestampStrategy", ("error", LATEST), "startingOffsetsByTimestampStrategy"
     )
-    ending: OffsetBounds = declare(
-        "endingOffsets",
-        default=OffsetBounds(LATEST),
-        read=lambda raw: _bounds(raw, "ending") or OffsetBounds(LATEST),
-    )
+    ending: OffsetBounds = declare("endingOffsets", default=OffsetBounds(LATEST))
     max_entries_per_trigger: int = integer("maxEntriesPerTrigger", "maxOffsetsPerTrigger", default=500_000)
     max_bytes_per_trigger: int | None = integer("maxBytesPerTrigger")
     min_entries_per_trigger: int | None = integer("minEntriesPerTrigger", "minOffsetsPerTrigger")
@@ -104,7 +104,7 @@ class SourceOptions:
     ordered: bool = flag("ordered")
     fail_on_data_loss: bool = flag("failOnDataLoss", default=True)
     fail_on_missing_stream: bool = flag("failOnMissingStream")
-    on_reset: str = declare("onReset", default="fail", read=_on_reset)
+    on_reset: str = word("onReset", ("fail", EARLIEST, LATEST))
     durable_only: bool = flag("durableOnly", default=True)
     fetch_size: int = integer("fetchSize", default=20_000, most=_FETCH_SIZE_MAX)
     poll_timeout_ms: int = integer(
@@ -113,7 +113,7 @@ class SourceOptions:
     discovery_interval_ms: int = duration("discoveryIntervalMs", 10_000)
     fields_format: str = word("fieldsFormat", FORMATS)
     mode: str = word("mode", (PERMISSIVE, FAILFAST))
-    columns: tuple[str, ...] = declare("columns", default=(), read=lambda raw: raw.names("columns"))
+    columns: tuple[str, ...] = declare("columns", default=(), read=_names)
     include_meta: bool = flag("includeMeta", "includeHeaders")
     on_bad_utf8: str = word("onBadUtf8", ("replace", "fail", "base64"))
     dup_fields: str = word("dupFields", ("first", "last"))
@@ -157,13 +157,18 @@ def source_options(options: Mapping[str, str], *, also: Sequence[Option] = ()) -
     raw = RawOptions(options, SOURCE, also={"writing": also})
     gateways = accesses(raw)
     subscribe, pattern, assign = _selection(raw, [one.name for one in gateways])
+    given = raw.members(SourceOptions)
+    if not given.get("fail_on_data_loss", True):
+        given.setdefault("on_reset", EARLIEST)
     return SourceOptions(
         gateways=gateways,
         subscribe=subscribe,
         pattern=pattern,
         assign=assign,
-        format_given=raw.text("fieldsFormat") is not None,
-        **raw.members(SourceOptions),
+        starting=_bounds(raw, "starting"),
+        ending=_bounds(raw, "ending") or OffsetBounds(LATEST),
+        format_given="fields_format" in given,
+        **given,
     )
 
 
@@ -172,7 +177,7 @@ def accesses(raw: RawOptions) -> tuple[GatewayAccess, ...]:
     value = raw.text("gateway.urls")
     if value is None:
         raise OptionError("gateway.urls is missing: give one URL, or g0=http://…,g1=http://…")
-    parts = [part.strip() for part in value.split(",") if part.strip()]
+    parts = names(value)
     named: dict[str, str] = {}
     for part in parts:
         match = re.fullmatch(r"([A-Za-z0-9_.-]+)=(\S+)", part)
@@ -198,21 +203,26 @@ def _selection(
     if len(used) != 1:
         named = " and ".join(used) if used else "none of them"
         raise OptionError(f"give exactly one of subscribe, subscribePattern and assign, not {named}")
-    subscribe = raw.names("subscribe")
+    subscribe = _names(raw.text("subscribe"))
     pattern = raw.text("subscribePattern")
-    if pattern is not None:
-        try:
-            re.compile(pattern)
-        except re.error as error:
-            raise OptionError(f"subscribePattern={pattern}: it is a regular expression: {error}") from None
+    check_pattern("subscribePattern", pattern)
     assigned: dict[str, tuple[str, ...]] = {}
-    for gateway, names in (raw.object("assign", example='{"g0": ["orders"]}') or {}).items():
+    asked = json_object("assign", raw.text("assign"), example='{"g0": ["orders"]}')
+    for gateway, streams in asked.items():
         if gateway not in gateways:
             raise OptionError(f"assign: gateway.urls has no gateway named {gateway!r}")
-        if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
+        if not isinstance(streams, list) or not all(isinstance(name, str) and name for name in streams):
             raise OptionError(f'assign: {gateway}: it is a list of names, as {{"{gateway}": ["orders"]}}')
-        assigned[gateway] = tuple(names)
+        assigned[gateway] = tuple(streams)
     return subscribe, pattern, assigned
+
+
+def check_pattern(option: str, pattern: str | None) -> None:
+    """Raises OptionError for what is no regular expression."""
+    try:
+        re.compile(pattern or "")
+    except re.error as error:
+        raise OptionError(f"{option}={pattern}: it is a regular expression: {error}") from None
 
 
 def _bounds(raw: RawOptions, side: str) -> OffsetBounds | None:
@@ -220,10 +230,10 @@ def _bounds(raw: RawOptions, side: str) -> OffsetBounds | None:
     upper = side == "ending"
     name = f"{side}Timestamp"
     if (time := raw.text(name)) is not None:
-        return OffsetBounds(_id_of_time(name, time, upper=upper), option=name)
+        return OffsetBounds(id_of_time(name, time, upper=upper), option=name)
     name = f"{side}OffsetsByTimestamp"
-    if (times := raw.object(name, example='{"orders": 1700000000000}')) is not None:
-        found = {stream: _id_of_time(name, str(time), upper=upper) for stream, time in times.items()}
+    if times := json_object(name, raw.text(name), example='{"orders": 1700000000000}'):
+        found = {stream: id_of_time(name, str(time), upper=upper) for stream, time in times.items()}
         return OffsetBounds(LATEST if upper else EARLIEST, found, option=name)
     name = f"{side}Offsets"
     value = raw.text(name)
@@ -231,7 +241,7 @@ def _bounds(raw: RawOptions, side: str) -> OffsetBounds | None:
         return None
     if value.lower() in (EARLIEST, LATEST):
         return OffsetBounds(value.lower(), option=name)
-    places = raw.object(name, example='{"orders": "1700000000000-0"}, or earliest, or latest') or {}
+    places = json_object(name, value, example='{"orders": "1700000000000-0"}, or earliest, or latest')
     return OffsetBounds(
         LATEST if upper else EARLIEST,
         {stream: _place(name, stream, place) for stream, place in places.items()},
@@ -250,8 +260,8 @@ def _place(option: str, stream: str, place: object) -> str:
         raise OptionError(f"{option}: {stream}: {error.sentence}, or earliest, or latest") from None
 
 
-def _id_of_time(option: str, time: str, *, upper: bool) -> str:
-    """The last ID before a time, or with `upper` the last one in that millisecond."""
+def id_of_time(option: str, time: str, *, upper: bool = False) -> str:
+    """The last ID before a time, or with `upper` the last one in that millisecond. Raises OptionError."""
     try:
         ms = ids.ms_of_time(time)
     except ValueError:

@@ -9,7 +9,6 @@ Both calls only inform: a gateway that does not answer fails no run.
 import contextlib
 import json
 import queue
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
@@ -26,7 +25,9 @@ from pyspark.sql.streaming.listener import (
 from pyspark_weir import clock, ids, offsets
 from pyspark_weir.errors import PipelineError
 from pyspark_weir.gateway import GatewayAccess, GatewayClient, PlannedRange, PlanQuery
+from pyspark_weir.gateways import Gateways
 from pyspark_weir.offsets import Lost, Offsets
+from pyspark_weir.options import SourceOptions
 
 _LOOK_S: Final = 0.25
 
@@ -209,7 +210,8 @@ class LagReporter(contextlib.ExitStack):
         quick = (
             replace(access, retry_timeout_ms=0, request_timeout_ms=_REQUEST_MS_MAX) for access in gateways
         )
-        self._gateways = {access.name: self.enter_context(GatewayClient(access)) for access in quick}
+        self._gateways = Gateways(SourceOptions(gateways=tuple(quick)))
+        self.callback(self._gateways.close)
         self._mirror_group = mirror_group
         self.known: Mapping[str, StreamLag] | None = None
         self._asked_s = 0.0
@@ -221,40 +223,28 @@ class LagReporter(contextlib.ExitStack):
         if not progress.ends or (not progress.rows and now_s < self._asked_s + _IDLE_S):
             return progress
         self._asked_s = now_s
-        by_gateway: dict[str, dict[str, str]] = defaultdict(dict)
-        for name, place in progress.ends.items():
-            gateway, stream = offsets.parts(name)
-            by_gateway[gateway][stream] = place.id
+        ends = {name: place.id for name, place in progress.ends.items()}
         if self._mirror_group is not None:
-            for gateway, ends in by_gateway.items():
-                self._move_group(gateway, ends, self._mirror_group)
-        self.known = self._ask(by_gateway)
+            self._move_group(ends, self._mirror_group)
+        self.known = self._ask(ends)
         return replace(progress, lag=self.known)
 
-    def _ask(self, by_gateway: dict[str, dict[str, str]]) -> dict[str, StreamLag] | None:
-        found: dict[str, StreamLag] = {}
-        for name, ends in by_gateway.items():
-            gateway = self._gateways.get(name)
-            if gateway is None:
-                return None
-            try:
-                planned = gateway.plan_of_each(PlanQuery(streams=ends, max_entries=1))
-            except PipelineError:
-                return None
-            found |= {offsets.key(name, one): StreamLag.of(plan) for one, plan in planned.streams.items()}
-        return found
+    def _ask(self, ends: dict[str, str]) -> dict[str, StreamLag] | None:
+        try:
+            planned = self._gateways.plan(PlanQuery(ends, max_entries=1))
+        except PipelineError:
+            return None
+        return {name: StreamLag.of(plan) for name, plan in planned.streams.items()}
 
-    def _move_group(self, name: str, ends: dict[str, str], group: str) -> None:
-        gateway = self._gateways.get(name)
-        if gateway is None:
-            return
-        for stream, last in ends.items():
-            if self._mirrored.get(f"{name}/{stream}") == last:
+    def _move_group(self, ends: dict[str, str], group: str) -> None:
+        for name, last in ends.items():
+            if self._mirrored.get(name) == last:
                 continue
+            gateway, stream = offsets.parts(name)
             # A group that could not be moved is moved after the next batch.
             with contextlib.suppress(PipelineError):
-                if _move(gateway, stream, group, last):
-                    self._mirrored[f"{name}/{stream}"] = last
+                if _move(self._gateways.at(gateway), stream, group, last):
+                    self._mirrored[name] = last
 
 
 def _move(gateway: GatewayClient, stream: str, group: str, last: str) -> bool:

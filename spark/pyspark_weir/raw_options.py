@@ -72,59 +72,32 @@ class RawOptions:
 
     def text(self, name: str) -> str | None:
         """The text, None where it was not given or is blank."""
-        value = self._values.get(name)
-        return None if value is None or not value.strip() else value.strip()
-
-    def integer(self, name: str, *, least: int = 1, most: int = INTEGER_MAX) -> int | None:
-        value = self.text(name)
-        if value is None:
-            return None
-        if not re.fullmatch(r"[0-9]{1,16}", value, re.ASCII) or not least <= int(value) <= most:
-            raise OptionError(f"{name}={value}: it is a whole number from {least} to {most}")
-        return int(value)
-
-    def boolean(self, name: str, *, default: bool) -> bool:
-        return self.word(name, ("true", "false"), "true" if default else "false") == "true"
-
-    def word(self, name: str, words: Sequence[str], default: str) -> str:
-        value = self.text(name)
-        if value is None:
-            return default
-        if value.lower() not in words:
-            raise OptionError(f"{name}={value}: it is one of {', '.join(words)}")
-        return value.lower()
-
-    def duration_ms(self, name: str, default: int) -> int:
-        """A time like `500ms`, `10s`, `15m`, `2h`; a number alone is milliseconds."""
-        value = self.text(name)
-        if value is None:
-            return default
-        written = re.sub(r"(?<=[0-9])\s+(?=[a-z])", "", value.lower())
-        try:
-            return parse_ms(f"{written}ms" if written.isdecimal() else written)
-        except ValueError:
-            raise OptionError(f"{name}={value}: write it like 500ms, 10s, 15m or 2h") from None
-
-    def object(self, name: str, *, example: str) -> dict[str, Any] | None:
-        value = self.text(name)
-        if value is None:
-            return None
-        try:
-            found = json.loads(value)
-        except ValueError:
-            found = None
-        if not isinstance(found, dict) or not found:
-            raise OptionError(f"{name}={value}: it is a JSON object like {example}")
-        return found
-
-    def names(self, name: str) -> tuple[str, ...]:
-        """Names between commas, each once."""
-        parts = (part.strip() for part in (self.text(name) or "").split(","))
-        return tuple(dict.fromkeys(part for part in parts if part))
+        value = self._values.get(name, "").strip()
+        return value or None
 
     def members(self, kind: type) -> dict[str, Any]:
-        """The members of a dataclass that say how they are read."""
-        return {one.name: one.metadata[_READ](self) for one in fields(kind) if one.metadata.get(_READ)}
+        """The members of a dataclass that were given, of those that say how they are read."""
+        readable = ((one.name, one.metadata) for one in fields(kind) if one.metadata.get(_READ))
+        given = ((name, about[_READ], self.text(about[_OPTION].name)) for name, about in readable)
+        return {name: read(value) for name, read, value in given if value is not None}
+
+
+def names(text: str | None) -> tuple[str, ...]:
+    """`a, b` → its parts, without empty ones."""
+    return tuple(part.strip() for part in (text or "").split(",") if part.strip())
+
+
+def json_object(name: str, value: str | None, *, example: str) -> dict[str, Any]:
+    """An object, empty where there is no text. Raises OptionError."""
+    if value is None:
+        return {}
+    try:
+        found = json.loads(value)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or not found:
+        raise OptionError(f"{name}={value}: it is a JSON object like {example}")
+    return found
 
 
 # ---- members of dataclasses
@@ -134,7 +107,7 @@ def declare(
     name: str,
     *aliases: str,
     default: Any = None,  # noqa: ANN401 - as the member is
-    read: Callable[[RawOptions], Any] | None = None,
+    read: Callable[[str], Any] | None = None,
 ) -> Any:  # noqa: ANN401 - dataclasses keep the type of `field` to themselves
     """A member that is an option; without `read` another function sees to it."""
     return field(default=default, metadata={_OPTION: Option(name, aliases), _READ: read})
@@ -142,18 +115,20 @@ def declare(
 
 def text(name: str, *aliases: str) -> Any:  # noqa: ANN401 - the same
     """A text, None where it is not given."""
-    return declare(name, *aliases, read=lambda raw: raw.text(name))
+    return declare(name, *aliases, read=str)
 
 
-def word(name: str, words: Sequence[str], default: str | None = None) -> Any:  # noqa: ANN401 - the same
+def word(name: str, words: Sequence[str], *aliases: str) -> Any:  # noqa: ANN401 - the same
     """One of some words, the first by default."""
-    otherwise = words[0] if default is None else default
-    return declare(name, default=otherwise, read=lambda raw: raw.word(name, words, otherwise))
+    return declare(name, *aliases, default=words[0], read=lambda value: _one_of(name, value, words))
 
 
 def flag(name: str, *aliases: str, default: bool = False) -> Any:  # noqa: ANN401 - the same
     """`true` or `false`."""
-    return declare(name, *aliases, default=default, read=lambda raw: raw.boolean(name, default=default))
+    words = ("true", "false")
+    return declare(
+        name, *aliases, default=default, read=lambda value: _one_of(name, value, words) == words[0]
+    )
 
 
 def integer(
@@ -161,16 +136,31 @@ def integer(
 ) -> Any:  # noqa: ANN401 - the same
     """A whole number."""
 
-    def read(raw: RawOptions) -> int | None:
-        found = raw.integer(name, least=least, most=most)
-        return default if found is None else found
+    def read(value: str) -> int:
+        if not re.fullmatch(r"[0-9]{1,16}", value, re.ASCII) or not least <= int(value) <= most:
+            raise OptionError(f"{name}={value}: it is a whole number from {least} to {most}")
+        return int(value)
 
     return declare(name, *aliases, default=default, read=read)
 
 
 def duration(name: str, default_ms: int) -> Any:  # noqa: ANN401 - the same
-    """Milliseconds."""
-    return declare(name, default=default_ms, read=lambda raw: raw.duration_ms(name, default_ms))
+    """Milliseconds, written like `500ms`, `10s`, `15m`, `2h`, or as a number alone."""
+
+    def read(value: str) -> int:
+        written = re.sub(r"(?<=[0-9])\s+(?=[a-z])", "", value.lower())
+        try:
+            return parse_ms(f"{written}ms" if written.isdecimal() else written)
+        except ValueError:
+            raise OptionError(f"{name}={value}: write it like 500ms, 10s, 15m or 2h") from None
+
+    return declare(name, default=default_ms, read=read)
+
+
+def _one_of(name: str, value: str, words: Sequence[str]) -> str:
+    if value.lower() not in words:
+        raise OptionError(f"{name}={value}: it is one of {', '.join(words)}")
+    return value.lower()
 
 
 def table_of(*kinds: type) -> tuple[Option, ...]:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final, Protocol
+from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from pyspark.errors import StreamingQueryException
@@ -106,22 +106,8 @@ def run(what: QueryRun, build: Build, tell: Tell) -> Summary:
             return summary
 
 
-class Query(Protocol):
-    """What of a streaming query is needed here."""
-
-    @property
-    def runId(self) -> Any: ...  # noqa: ANN401, N802 - Spark's name, and a UUID or its text
-
-    @property
-    def isActive(self) -> bool: ...  # noqa: N802 - Spark's name
-
-    def stop(self) -> None: ...
-
-    def exception(self) -> Any: ...  # noqa: ANN401 - Spark's exception
-
-
 def follow(
-    query: Query,
+    query: StreamingQuery,
     events: QueryEvents,
     tell: Tell,
     now_s: Callable[[], float] = clock.monotonic_s,

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.server import Server
+from tests.spark.table.object_store import ObjectStore
 from tests.spark.weir import Weir
 
 # So that all that is published can be read at once.
@@ -30,8 +31,22 @@ def weir(durable_server: Server, request: pytest.FixtureRequest) -> Iterator[Wei
     found.close()
 
 
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A gateway for the tests of a module."""
+    with Server(tmp_path_factory.mktemp("gateway") / "weir-data") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[ObjectStore]:
+    """A server of buckets, for the tests of a module."""
+    with ObjectStore() as found:
+        yield found
+
+
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
+def own_server(tmp_path: Path) -> Iterator[Server]:
     """A gateway of one's own, which may be killed."""
     with Server(tmp_path / "weir-data") as server:
         yield server

@@ -19,11 +19,12 @@ from pyspark.sql import SparkSession
 from pyspark_weir.errors import DATA_LOSS, PipelineError, Unavailable
 from pyspark_weir.gateway import GatewayAccess
 from pyspark_weir.jobs import mirror
-from pyspark_weir.jobs.archive import Archiver, Archiving
+from pyspark_weir.jobs.archive import Archiver
 from pyspark_weir.jobs.mirror import Targets
 from pyspark_weir.progress import BatchProgress
 from pyspark_weir.running import QueryRun, run
 from pyspark_weir.session import SessionOptions, open_session
+from pyspark_weir.table.root import ArchiveRoot
 
 ARCHIVED = "web:.*"
 # A part of them: the copies stay in the gateway's memory.
@@ -38,7 +39,7 @@ GROUP = "mirror"
 def _archive(asked: dict[str, Any], session: SessionOptions) -> None:
     folder, source = Path(asked["folder"]), _source(asked, ARCHIVED)
     checkpoint = str(folder / "archive-checkpoint")
-    archiver = Archiver(Archiving(str(folder / "archive"), checkpoint, source))
+    archiver = Archiver(ArchiveRoot.of(folder / "archive"), checkpoint, source)
 
     def tell(_progress: BatchProgress) -> None:
         with suppress(Unavailable):

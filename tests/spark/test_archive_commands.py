@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,12 +19,6 @@ from pyspark_weir.gateway import GatewayAccess, GatewayClient
 from pyspark_weir.table.table import ArchiveTable
 from tests.server import Server
 from tests.spark.table.making import Maker, key_of
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with Server(tmp_path_factory.mktemp("gateway") / "weir-data") as running:
-        yield running
 
 
 @pytest.fixture

@@ -14,16 +14,11 @@ from pyspark_weir import offsets
 from pyspark_weir.errors import ArchiveError
 from pyspark_weir.gateway import GatewayAccess, GatewayClient
 from pyspark_weir.jobs import trim
-from pyspark_weir.jobs.archive import Archiver, Archiving
+from pyspark_weir.jobs.archive import Archiver
 from pyspark_weir.offsets import Lost, Position
+from pyspark_weir.table.root import ArchiveRoot
 from tests.server import Server
 from tests.spark.archive_tables import QUERY, Maker
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with Server(tmp_path_factory.mktemp("gateway") / "weir-data") as running:
-        yield running
 
 
 class Room:
@@ -42,9 +37,7 @@ class Room:
         self.commit(0, range(1, 10), generation, upto)
         self.end(0)
         source = {"gateway.urls": url, "subscribe": self.stream}
-        self.archiver = Archiver(
-            Archiving(root=str(folder / "archive"), checkpoint=str(checkpoint), source=source)
-        )
+        self.archiver = Archiver(self.maker.table.root, str(checkpoint), source)
 
     def commit(self, batch: int, numbers: range, generation: str, upto: str) -> None:
         """A batch that Spark has planned and the table holds."""
@@ -154,7 +147,7 @@ def test_what_goes_before_a_planned_batch_is_read_is_noted(room: Room, tmp_path:
     key, generation = f"g0/{room.stream}", room.seen("generation")
     room.publish(20, first=10)
     asked = {"gateway.urls": room.gateway.access.url, "subscribe": room.stream, "failOnDataLoss": "false"}
-    archiver = Archiver(Archiving(str(tmp_path / "archive"), str(room.checkpoint), asked))
+    archiver = Archiver(ArchiveRoot.of(tmp_path / "archive"), str(room.checkpoint), asked)
 
     def lost(*known: Lost) -> list[tuple[str, str | None, str]]:
         end = json.dumps(offsets.encode({key: Position("15-0", generation)}, lost=known))

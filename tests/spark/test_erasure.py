@@ -4,7 +4,6 @@ Knows: archives made without Spark, a real gateway, the service of history.
 Must never know: how files are laid out.
 """
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -166,12 +165,6 @@ class TestWhatItIsPartOf:
         assert (page.number, b'"3-0"' in page.text) == (19, False)
         history.archive.close()
         history.cache.close()
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with Server(tmp_path_factory.mktemp("gateway") / "weir-data") as running:
-        yield running
 
 
 def test_what_the_gateway_still_has_is_named(tmp_path: Path, server: Server) -> None:

@@ -4,8 +4,6 @@ Knows: the commands as they are typed, an S3-compatible server, a real gateway.
 Must never know: how a table is stored.
 """
 
-from collections.abc import Iterator
-
 import pytest
 from typer.testing import CliRunner, Result
 
@@ -21,18 +19,6 @@ from tests.spark.table.object_store import BUCKET, ObjectStore
 
 STREAM = "orders"
 NUMBERS = range(1, 41)
-
-
-@pytest.fixture(scope="module")
-def store() -> Iterator[ObjectStore]:
-    with ObjectStore() as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with Server(tmp_path_factory.mktemp("gateway") / "weir-data") as running:
-        yield running
 
 
 @pytest.fixture(autouse=True)

@@ -99,15 +99,15 @@ class TestWhereItBegins:
         asked = self.mirror(given, HERE, startingTimestamp="0")
         assert settle(given, asked, 2).starting == {}
 
-    def test_may_be_the_latest_entry_of_its_first_start(self, tmp_path: Path, server: Server) -> None:
+    def test_may_be_the_latest_entry_of_its_first_start(self, tmp_path: Path, own_server: Server) -> None:
         """What comes before the first batch is sent, however often the job is killed until then."""
         place = StateFolder.of(str(tmp_path))
-        with GatewayClient(GatewayAccess("g0", server.url)) as gateway:
+        with GatewayClient(GatewayAccess("g0", own_server.url)) as gateway:
             gateway.post("/v1/streams/begins/entries", {"entries": [{"id": "5-0", "fields": {"a": "1"}}]})
-            first = settle(place, self.mirror(place, server.url, "latest"), 2)
+            first = settle(place, self.mirror(place, own_server.url, "latest"), 2)
             assert first.starting == {"startingOffsets": '{"g0/begins":"5-0"}'}
             gateway.post("/v1/streams/begins/entries", {"entries": [{"id": "6-0", "fields": {"a": "1"}}]})
-            assert settle(place, self.mirror(place, server.url, "latest"), 2) == first
+            assert settle(place, self.mirror(place, own_server.url, "latest"), 2) == first
 
     def test_is_not_guessed_where_the_checkpoint_was_lost(self, tmp_path: Path) -> None:
         """The state says that entries were sent; Spark's files, which said how far, are gone."""

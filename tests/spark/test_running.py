@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,7 +51,7 @@ class Life:
 def test_a_run_tells_each_batch_and_ends() -> None:
     """The last batch may be reported after the query has ended."""
     events, batches = QueryEvents(), []
-    life = Life(events, "run-0", 3, None)
+    life: Any = Life(events, "run-0", 3, None)
     summary = follow(life, events, lambda one: batches.append(one.batch))
     assert (summary.batches, summary.rows, summary.stopped) == (3, 30, False)
     assert batches == [0, 1, 2]
@@ -60,7 +61,8 @@ def test_batches_of_another_query_of_the_session_are_not_its_own() -> None:
     """An archive and a mirror in one session: else the archive's batches would move the mirror's group."""
     events, batches = QueryEvents(), []
     events.put("other", BatchProgress(query="o", batch=7, rows=10, duration_ms=5, time=""))
-    summary = follow(Life(events, "run-0", 2, None), events, lambda one: batches.append(one.batch))
+    life: Any = Life(events, "run-0", 2, None)
+    summary = follow(life, events, lambda one: batches.append(one.batch))
     assert (summary.batches, summary.rows) == (2, 20)
     assert batches == [0, 1]
 
@@ -71,8 +73,9 @@ def test_batches_of_another_query_of_the_session_are_not_its_own() -> None:
 def test_a_failed_query_fails_the_run(failure: str, code: str) -> None:
     """After its batches were reported; a supervisor decides by the exit code whether to start it again."""
     events, batches = QueryEvents(), []
+    life: Any = Life(events, "run-0", 1, failure)
     with pytest.raises(PipelineError) as error:
-        follow(Life(events, "run-0", 1, failure), events, lambda one: batches.append(one.batch))
+        follow(life, events, lambda one: batches.append(one.batch))
     assert error.value.code == code
     assert batches == [0]
 
@@ -80,7 +83,7 @@ def test_a_failed_query_fails_the_run(failure: str, code: str) -> None:
 def test_a_stop_ends_the_query_and_hides_what_it_died_of() -> None:
     """An error during the stop is a consequence of the stop."""
     events = QueryEvents()
-    life = Life(events, "run-0", 1, "interrupted", lasts=True)
+    life: Any = Life(events, "run-0", 1, "interrupted", lasts=True)
     events.stop()
     assert follow(life, events, lambda _one: None).stopped
     assert life.stops >= 1

@@ -13,12 +13,6 @@ from pyspark_weir.sink.sending import Sent, SinkSender
 from tests.server import Server
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with Server(tmp_path_factory.mktemp("gateway") / "data") as running:
-        yield running
-
-
 @pytest.fixture
 def gateway(server: Server) -> Iterator[GatewayClient]:
     with GatewayClient(GatewayAccess("g0", server.url)) as opened:

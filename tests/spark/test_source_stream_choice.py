@@ -5,8 +5,8 @@ import json
 import pytest
 
 from pyspark_weir.errors import PipelineError
+from pyspark_weir.gateways import missing_streams
 from pyspark_weir.options import source_options
-from pyspark_weir.source.gateways import missing_streams
 from tests.spark.weir import EVERYTHING, Weir, ids, step, steps
 
 

@@ -11,8 +11,8 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 from pyspark_weir import offsets
 from pyspark_weir.errors import DataLoss
 from pyspark_weir.gateway import GatewayPlan, PlanQuery, of_stream
+from pyspark_weir.gateways import Gateways
 from pyspark_weir.offsets import Lost
-from pyspark_weir.source.gateways import SourceGateways
 from pyspark_weir.source.stream import StreamingReader
 from tests.server import Server
 from tests.spark.conftest import DURABLE
@@ -154,7 +154,7 @@ class TestResets:
     def test_what_comes_behind_that_end_while_it_is_found_is_not_left_out(
         self, weir: Weir, read: Offset
     ) -> None:
-        class Between(SourceGateways):
+        class Between(Gateways):
             """Something is published before the second look."""
 
             looks = 0

@@ -71,12 +71,6 @@ class TestBounds:
             assert ids.previous_id(ids.parse(minid)) == bound.upto
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with Server(tmp_path_factory.mktemp("gateway") / "weir-data") as running:
-        yield running
-
-
 @pytest.fixture
 def gateway(server: Server) -> Iterator[GatewayClient]:
     with GatewayClient(GatewayAccess("g0", server.url)) as opened:

@@ -24,12 +24,6 @@ from tests.server import Server
 from tests.spark.table.making import Maker, commit_files_unchecked, commit_unchecked, key_of, rows_of
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with Server(tmp_path_factory.mktemp("gateway") / "weir-data") as running:
-        yield running
-
-
 class CountingLink(httpx.HTTPTransport):
     """A connection that counts its requests."""
 

@@ -12,6 +12,7 @@ import typer
 
 from pyspark_weir.cli import arguments, output
 from pyspark_weir.errors import OptionError
+from pyspark_weir.raw_options import names
 from weir.cli.options import duration_ms
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ class ArchiveArguments(arguments.RootArguments, arguments.QueryArguments, KeepAr
     def steps(self) -> "tuple[Step, ...]":
         """What is done in the end. Raises OptionError."""
         try:
-            found = tuple(Step(name) for name in arguments.names(self.then))
+            found = tuple(Step(name) for name in names(self.then))
         except ValueError:
             raise OptionError(f"--then {self.then}: write some of {', '.join(Step)}, with commas") from None
         if found and self.every_ms is not None and not self.until_closed:
@@ -114,17 +115,10 @@ def archive(options: ArchiveArguments) -> None:
     """
     steps = options.steps()
     from pyspark_weir.errors import Unavailable
-    from pyspark_weir.jobs.archive import Archiver, Archiving
+    from pyspark_weir.jobs.archive import Archiver
     from pyspark_weir.running import run
 
-    archiver = Archiver(
-        Archiving(
-            root=options.root,
-            storage=options.archive().options,
-            checkpoint=options.checkpoint,
-            source=options.source(),
-        )
-    )
+    archiver = Archiver(options.archive(), options.checkpoint, options.source())
     report = output.batch_reporter(as_json=options.as_json)
 
     def settle_and_report(progress: "BatchProgress") -> None:
@@ -385,10 +379,10 @@ class EraseArguments(arguments.RootArguments):
 
 def _ids_in(given: str) -> "tuple[str, ...]":
     if not given.startswith("@"):
-        return arguments.names(given)
+        return names(given)
     from pathlib import Path
 
-    return arguments.names(Path(given[1:]).read_text().replace("\n", ","))
+    return names(Path(given[1:]).read_text().replace("\n", ","))
 
 
 def erase(options: EraseArguments) -> None:

@@ -191,8 +191,8 @@ class QueryArguments(StreamArguments, SparkArguments):
         that are named and do not exist, as after a typing error, are said. Raises PipelineError.
         """
         from pyspark_weir.gateway import reach
+        from pyspark_weir.gateways import missing_streams
         from pyspark_weir.options import source_options
-        from pyspark_weir.source.gateways import missing_streams
 
         options = source_options(self.source())
         reach(options.gateways)
@@ -256,11 +256,6 @@ def archive_root(place: str, storage: Sequence[str] | None) -> "ArchiveRoot":
     from pyspark_weir.table.root import ArchiveRoot
 
     return ArchiveRoot.of(place, pairs(storage, "--storage"))
-
-
-def names(text: str | None) -> tuple[str, ...]:
-    """`a, b` → its parts, without empty ones."""
-    return tuple(part.strip() for part in (text or "").split(",") if part.strip())
 
 
 def pairs(given: Sequence[str] | None, option: str) -> dict[str, str]:

@@ -13,6 +13,7 @@ import typer
 
 from pyspark_weir.cli import arguments, output
 from pyspark_weir.errors import OptionError
+from pyspark_weir.raw_options import names
 
 if TYPE_CHECKING:
     from pyspark_weir.jobs.replay import FromArchive, FromGateway, Replay, ReplayPlan
@@ -91,7 +92,7 @@ def mirror(options: MirrorArguments) -> None:
         where=options.where,
         route=options.route,
         set_fields=arguments.pairs(options.set_fields, "--set"),
-        drop_fields=arguments.names(options.drop),
+        drop_fields=names(options.drop),
         keep_ids=options.keep_ids,
         orig_field=options.orig_field,
         start=options.start,
@@ -172,7 +173,7 @@ class ReplayArguments(arguments.SparkArguments):
             job=_check_job(self.job_id, needed=not self.dry_run),
             source=source,
             gateway=gateway,
-            wanted=EntrySelection(arguments.names(self.streams), self.pattern, first, last),
+            wanted=EntrySelection(names(self.streams), self.pattern, first, last),
             to=Targets.parse(self.to or []),
             keep_ids=self.keep_ids,
             orig_field="" if self.keep_ids else self.orig_field,
@@ -221,27 +222,17 @@ def _range(
     after: str | None, end: str | None, since: str | None, until: str | None
 ) -> tuple[str, str | None]:
     from pyspark_weir import ids
+    from pyspark_weir.options import id_of_time
 
     if (after and since) or (end and until):
         raise OptionError("--after and --since, --end and --until: only one of each")
     first = ids.canonical(after) if after else ids.BEGINNING
     if since:
-        first = str(ids.previous_id(ids.EntryId(_ms(since, "--since"), 0)))
+        first = id_of_time("--since", since)
     last = str(ids.parse(end, missing_seq=ids.HALF_MAX)) if end else None
     if until:
-        last = str(ids.previous_id(ids.EntryId(_ms(until, "--until"), 0)))
+        last = id_of_time("--until", until)
     return first, last
-
-
-def _ms(text: str, option: str) -> int:
-    from pyspark_weir import ids
-
-    try:
-        return max(0, ids.ms_of_time(text))
-    except ValueError:
-        raise OptionError(
-            f"{option} {text}: write a time like 2026-01-31T12:00:00Z, or milliseconds"
-        ) from None
 
 
 def _source(options: ReplayArguments) -> "FromArchive | FromGateway":

@@ -14,7 +14,8 @@ gateway learns that they are archived. Before that the gateway might trim what a
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from contextlib import closing
+from dataclasses import replace
 from threading import Lock
 from typing import Final
 
@@ -25,6 +26,7 @@ from pyspark_weir import checkpoint, ids, offsets
 from pyspark_weir.checkpoint import StateFolder
 from pyspark_weir.errors import ArchiveError, OptionError, RefusedError
 from pyspark_weir.gateway import Answer, GatewayClient, PlannedRange, PlanQuery
+from pyspark_weir.gateways import Gateways, plan_once
 from pyspark_weir.ids import EntryId
 from pyspark_weir.jobs import archived
 from pyspark_weir.jobs.archived import ArchiveDataSource
@@ -33,7 +35,6 @@ from pyspark_weir.offsets import Lost, Offsets, Position
 from pyspark_weir.options import EARLIEST, LATEST, source_options
 from pyspark_weir.session import with_slots
 from pyspark_weir.source.batch import loss_of, lost_of
-from pyspark_weir.source.gateways import SourceGateways
 from pyspark_weir.table.cleaning import repair
 from pyspark_weir.table.ranges import BatchRanges, Range, StreamKey
 from pyspark_weir.table.root import ArchiveRoot
@@ -49,26 +50,15 @@ _FIXED: Final = {
 _STARTING: Final = "startingOffsets"
 
 
-@dataclass(frozen=True)
-class Archiving:
-    """What to archive, and to where: `source` holds options of the data source; `root` is a folder of this
-    machine or `s3://bucket/folder`, with its credentials in `storage` (ArchiveRoot); `checkpoint` an address
-    that Spark and `pyarrow.fs` both reach.
+class Archiver:
+    """The batches of one streaming query, and the table that they go to: `source` holds options of the data
+    source, `checkpoint` is an address that Spark and `pyarrow.fs` both reach. Raises OptionError.
     """
 
-    root: str
-    checkpoint: str
-    source: Mapping[str, str]
-    storage: Mapping[str, str] = field(default_factory=dict)
-
-
-class Archiver:
-    """The batches of one streaming query, and the table that they go to."""
-
-    def __init__(self, asked: Archiving) -> None:
-        self.root = ArchiveRoot.of(asked.root, asked.storage)
-        self.checkpoint = StateFolder.of(asked.checkpoint)
-        self._source = _check_source(asked.source)
+    def __init__(self, root: ArchiveRoot, checkpoint: str, source: Mapping[str, str]) -> None:
+        self.root = root
+        self.checkpoint = StateFolder.of(checkpoint)
+        self._source = _check_source(source)
         self._options = source_options(self._source)
         self.accesses = self._options.gateways
         # Where a query without a checkpoint begins, by key; other streams begin with their first entry.
@@ -130,16 +120,23 @@ class Archiver:
         return json.dumps(starting, ensure_ascii=False) if starting else EARLIEST
 
     def _read_positions(self) -> Offsets:
-        known = ArchiveTable.open(self.root).positions()
-        found: Offsets = {}
-        for access in self.accesses:
-            with GatewayClient(access) as gateway:
-                for one in gateway.list_streams():
-                    place = known.get((access.name, one["name"]))
-                    if place is not None and place.generation == one["generation"]:
-                        key = offsets.key(access.name, one["name"])
-                        found[key] = Position(str(place.upto), place.generation)
-        return found
+        known = {
+            offsets.key(*name): place for name, place in ArchiveTable.open(self.root).positions().items()
+        }
+        with closing(Gateways(self._options)) as gateways:
+            after = {key: ids.BEGINNING for key in gateways.select() if key in known}
+            planned = gateways.plan(PlanQuery(after)).streams
+        return {
+            key: Position(str(known[key].upto), one.generation)
+            for key, one in planned.items()
+            if known[key].generation == one.generation
+        }
+
+    def _plan(self, after: Mapping[str, str]) -> Mapping[str, PlannedRange]:
+        """What streams of the query's gateways have after these IDs. Raises RefusedError, Unavailable."""
+        names = {one.name for one in self.accesses}
+        own = {key: after_id for key, after_id in after.items() if offsets.parts(key)[0] in names}
+        return plan_once(self._options, PlanQuery(own)).streams
 
     def store(self, frame: DataFrame, number: int) -> None:
         """Store a batch, unless the table holds it. Raises PipelineError, and what Spark raises."""
@@ -174,20 +171,15 @@ class Archiver:
         Unavailable.
         """
         ends = checkpoint.ends(self.checkpoint, number)
-        met = [one.key for one in ranges if one.after == ids.ZERO]
-        floors = {key: ends[offsets.key(key.gateway, key.stream)].floor for key in met}
+        met = {offsets.key(*one.key[:2]): one.key for one in ranges if one.after == ids.ZERO}
+        floors = {key: ends[name].floor for name, key in met.items()}
         begins = {key: ids.parse(floor) for key, floor in floors.items() if floor is not None}
         # The first offset of a query does not say it. Nothing of the batch has been read yet: what is trimmed
         # from now on is found missing when it is.
-        for access in self.accesses:
-            own = {key.stream: key for key in met if key.gateway == access.name and key not in begins}
-            if not own:
-                continue
-            with GatewayClient(access) as gateway:
-                planned = gateway.plan_of_each(PlanQuery(dict.fromkeys(own, ids.BEGINNING))).streams
-            for stream, key in own.items():
-                if stream in planned and planned[stream].generation == key.generation:
-                    begins[key] = ids.parse(planned[stream].removed_upto)
+        unknown = {name: ids.BEGINNING for name, key in met.items() if key not in begins}
+        for name, one in self._plan(unknown).items():
+            if one.generation == met[name].generation:
+                begins[met[name]] = ids.parse(one.removed_upto)
         return begins
 
     def _ranges(self, number: int) -> Iterator[Range]:
@@ -209,19 +201,8 @@ class Archiver:
         last = checkpoint.last_commit(self.checkpoint)
         ends = {} if last is None else checkpoint.ends(self.checkpoint, last)
         keys = {name: StreamKey(*offsets.parts(name), end.generation) for name, end in ends.items()}
-        ended: list[StreamKey] = []
-        for access in self.accesses:
-            own = {
-                key.stream: (key, ends[name].id)
-                for name, key in keys.items()
-                if key.gateway == access.name and key not in self._closed
-            }
-            if not own:
-                continue
-            with GatewayClient(access) as gateway:
-                query = PlanQuery({stream: upto for stream, (_, upto) in own.items()})
-                planned = gateway.plan_of_each(query).streams
-            ended += [key for key, _ in own.values() if _ends_at(planned.get(key.stream), key.generation)]
+        planned = self._plan({name: ends[name].id for name, key in keys.items() if key not in self._closed})
+        ended = [keys[name] for name, one in planned.items() if _ends_at(one, keys[name].generation)]
         if ended and ArchiveTable.exists(self.root):
             ArchiveTable.open(self.root).close(ended)
             self._closed.update(ended)
@@ -232,13 +213,10 @@ class Archiver:
         """
         last = checkpoint.last_commit(self.checkpoint)
         done = {} if last is None else checkpoint.ends(self.checkpoint, last)
-        gateways = SourceGateways(self._options)
-        try:
+        with closing(Gateways(self._options)) as gateways:
             names = gateways.select(fresh=True)
             after = {name: done[name].id if name in done else ids.BEGINNING for name in names}
-            planned = gateways.plan(PlanQuery(after)).streams if names else {}
-        finally:
-            gateways.close()
+            planned = gateways.plan(PlanQuery(after)).streams
         return bool(names) and all(
             _ends_at(planned.get(name), done[name].generation if name in done else "") for name in names
         )
@@ -247,24 +225,19 @@ class Archiver:
         """What has gone of a batch's ranges since Spark wrote them down. Raises RefusedError, Unavailable."""
         ends = checkpoint.ends(self.checkpoint, moved.number)
         known = {one.key: one.upto for one in moved.lost}
-        for access in self.accesses:
-            own = {one.key.stream: one for one in moved.ranges if one.key.gateway == access.name}
-            after: dict[str, str] = {}
-            for stream, one in own.items():
-                key = offsets.key(access.name, stream)
-                floor = ids.later(ends[key].floor or ids.BEGINNING, known.get(key) or ids.BEGINNING)
-                after[stream] = ids.later(str(one.after), floor)
-            if not own:
-                continue
-            with GatewayClient(access) as gateway:
-                planned = gateway.plan_of_each(PlanQuery(after)).streams
-            for stream, one in own.items():
-                at, plan = Position(after[stream], one.key.generation), planned.get(stream)
-                loss = loss_of(at, plan)
-                for lost in lost_of(offsets.key(access.name, stream), at, plan, loss) if loss else ():
-                    # What comes after the batch is the next one's.
-                    is_longer = lost.upto is not None and ids.is_after(lost.upto, str(one.upto))
-                    yield lost._replace(upto=str(one.upto)) if is_longer else lost
+        own = {offsets.key(*one.key[:2]): one for one in moved.ranges}
+        after: dict[str, str] = {}
+        for key, one in own.items():
+            floor = ids.later(ends[key].floor or ids.BEGINNING, known.get(key) or ids.BEGINNING)
+            after[key] = ids.later(str(one.after), floor)
+        planned = self._plan(after)
+        for key, one in own.items():
+            at, plan = Position(after[key], one.key.generation), planned.get(key)
+            loss = loss_of(at, plan)
+            for lost in lost_of(key, at, plan, loss) if loss else ():
+                # What comes after the batch is the next one's.
+                is_longer = lost.upto is not None and ids.is_after(lost.upto, str(one.upto))
+                yield lost._replace(upto=str(one.upto)) if is_longer else lost
 
     def settle(self) -> None:
         """Have the gateways show, and their retention keep, how far the archive goes: up to the last batch
@@ -282,17 +255,12 @@ class Archiver:
             ends = checkpoint.ends(self.checkpoint, last)
             # Spark does not sync it: after a power cut it would ask for what was trimmed.
             self.checkpoint.sync(checkpoint.files_of(last))
-            for access in self.accesses:
-                own = {
-                    stream: end
-                    for name, end in ends.items()
-                    for gateway, stream in [offsets.parts(name)]
-                    if gateway == access.name and end != before.get(name)
-                }
-                if own:
-                    with GatewayClient(access) as gateway:
-                        for stream, end in own.items():
-                            _settle(gateway, stream, end)
+            names = {one.name for one in self.accesses}
+            with closing(Gateways(self._options)) as gateways:
+                for name, end in ends.items():
+                    gateway, stream = offsets.parts(name)
+                    if gateway in names and end != before.get(name):
+                        _settle(gateways.at(gateway), stream, end)
             self._settled = last, ends
 
 

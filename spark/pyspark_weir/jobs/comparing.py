@@ -26,6 +26,14 @@ _IN_GATEWAY_ALONE: Final = "is in the gateway, and not in the archive"
 _OTHER: Final = "has other fields in the archive than in the gateway"
 
 
+def keys_by_gateway(table: ArchiveTable) -> dict[str, dict[str, StreamKey]]:
+    """The streams of an archive, in their latest generations, by gateway and name; sorted."""
+    found: dict[str, dict[str, StreamKey]] = {}
+    for (gateway, stream), position in sorted(table.positions().items()):
+        found.setdefault(gateway, {})[stream] = StreamKey(gateway, stream, position.generation)
+    return found
+
+
 class Entries(NamedTuple):
     """Entries of one stream by their `id_key`s, ascending."""
 

@@ -33,13 +33,13 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark_weir import checkpoint, ids, offsets
 from pyspark_weir.checkpoint import StateFolder
 from pyspark_weir.errors import OptionError, RefusedError
-from pyspark_weir.gateway import GatewayAccess, GatewayClient, PlanQuery
+from pyspark_weir.gateway import GatewayAccess, PlanQuery
+from pyspark_weir.gateways import Gateways, plan_once
 from pyspark_weir.jobs.archived import as_map
 from pyspark_weir.jobs.batches import report_failures, write
 from pyspark_weir.options import EARLIEST, LATEST, SourceOptions, source_options
 from pyspark_weir.schema import schema_of
 from pyspark_weir.session import slots, with_slots
-from pyspark_weir.source.gateways import SourceGateways
 from pyspark_weir.source.stream import StreamingReader
 
 STATE: Final = "weir-mirror.json"
@@ -170,7 +170,7 @@ def check(asked: Mirror) -> None:
     # What an expression makes of streams is known batch by batch.
     if asked.start is not None or options.starting is not None or asked.route is not None:
         return
-    with closing(SourceGateways(options)) as gateways:
+    with closing(Gateways(options)) as gateways:
         streams = {offsets.parts(key)[1] for key in gateways.select()}
     written = _written(asked.target, {asked.targets.of(name) for name in streams})
     if written:
@@ -183,14 +183,16 @@ def check(asked: Mirror) -> None:
 
 def _written(access: GatewayAccess, streams: Iterable[str]) -> list[str]:
     """Which of the streams have had entries; none where the token may only write."""
-    with GatewayClient(access) as gateway:
-        try:
-            found = gateway.plan_of_each(PlanQuery(dict.fromkeys(streams, ids.BEGINNING))).streams
-        except RefusedError as refused:
-            if refused.status != http.HTTPStatus.FORBIDDEN:
-                raise
-            return []
-    return sorted(name for name, one in found.items() if ids.is_after(one.last, ids.BEGINNING))
+    keys = [offsets.key(access.name, name) for name in streams]
+    try:
+        found = plan_once(SourceOptions((access,)), PlanQuery(dict.fromkeys(keys, ids.BEGINNING))).streams
+    except RefusedError as refused:
+        if refused.status != http.HTTPStatus.FORBIDDEN:
+            raise
+        return []
+    return sorted(
+        offsets.parts(key)[1] for key, one in found.items() if ids.is_after(one.last, ids.BEGINNING)
+    )
 
 
 @dataclass

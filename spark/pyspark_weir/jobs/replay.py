@@ -15,6 +15,7 @@ so that it sends the same entries in the same order at each run.
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,13 +25,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from pyspark_weir import ids
+from pyspark_weir import ids, offsets
 from pyspark_weir.checkpoint import StateFolder
 from pyspark_weir.errors import DataLoss, OptionError, PipelineError
 from pyspark_weir.gateway import GatewayAccess, GatewayClient, PlanQuery
+from pyspark_weir.gateways import Gateways
 from pyspark_weir.jobs.batches import write
 from pyspark_weir.jobs.mirror import Targets
-from pyspark_weir.options import SourceOptions
+from pyspark_weir.options import SourceOptions, check_pattern
 from pyspark_weir.planning import TaskRange
 from pyspark_weir.source.decode import Form
 from pyspark_weir.source.reading import RangePartition, batches
@@ -66,10 +68,7 @@ class EntrySelection:
     end: str | None = None
 
     def __post_init__(self) -> None:
-        try:
-            re.compile(self.pattern or "")
-        except re.error as error:
-            raise OptionError(f"--pattern {self.pattern}: {error}") from None
+        check_pattern("--pattern", self.pattern)
         if self.end is not None and ids.is_after(self.after, self.end):
             raise OptionError(f"the replay ends at {self.end}, before it begins: after {self.after}")
 
@@ -223,17 +222,18 @@ class FromGateway:
         the range begins with entries that were trimmed away; RefusedError, Unavailable.
         """
         wanted = asked.wanted
-        with GatewayClient(self.access) as gateway:
-            listed = wanted.streams or [
-                one["name"] for one in gateway.list_streams() if wanted.has(one["name"])
-            ]
-            after = dict.fromkeys(sorted(listed), wanted.after)
+        with closing(Gateways(SourceOptions(self.accesses))) as gateways:
+            there = gateways.at(self.access.name).list_streams
+            listed = wanted.streams or [one["name"] for one in there() if wanted.has(one["name"])]
+            after = {offsets.key(self.access.name, name): wanted.after for name in sorted(listed)}
             ends = {} if wanted.end is None else dict.fromkeys(after, wanted.end)
-            found = gateway.plan_of_each(PlanQuery(streams=after, end=ends))
+            found = gateways.plan(PlanQuery(after, ends))
         if found.missing:
-            raise OptionError(f"the gateway has no stream {', '.join(sorted(found.missing))}")
+            missing = sorted(offsets.parts(key)[1] for key in found.missing)
+            raise OptionError(f"the gateway has no stream {', '.join(missing)}")
         ranges: list[ReplayRange] = []
-        for name, one in found.streams.items():
+        for key, one in found.streams.items():
+            name = offsets.parts(key)[1]
             if wanted.after != ids.BEGINNING and ids.is_after(one.removed_upto, wanted.after):
                 raise DataLoss(
                     f"stream {name}: entries up to {one.removed_upto} are gone, the replay was to begin "
@@ -252,7 +252,7 @@ class FromGateway:
 
     def batches(self, one: ReplayRange, _files: Sequence[DataFile]) -> Iterator[pa.RecordBatch]:
         own = TaskRange(*one.key[:2], one.after, one.end, one.rows, generation=one.generation)
-        options = SourceOptions(gateways=(self.access,))
+        options = SourceOptions(self.accesses)
         return batches(options, Form(SCHEMA, "entries"), RangePartition((own,)), _REMEDY)
 
 

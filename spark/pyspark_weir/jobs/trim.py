@@ -14,7 +14,7 @@ from pyspark_weir import ids
 from pyspark_weir.errors import ArchiveDamagedError, ArchiveError, RefusedError
 from pyspark_weir.gateway import Answer, GatewayClient, PlannedRange, PlanQuery, of_one_call
 from pyspark_weir.ids import EntryId
-from pyspark_weir.jobs.comparing import compare_entries, hint_of_erased
+from pyspark_weir.jobs.comparing import compare_entries, hint_of_erased, keys_by_gateway
 from pyspark_weir.table.deletions import record
 from pyspark_weir.table.files import DataFile, prove
 from pyspark_weir.table.ranges import StreamKey, gaps
@@ -116,17 +116,14 @@ def plan(
     """
     for gap in gaps(table.ranges()):
         raise ArchiveDamagedError(f"{gap.key}: entries up to {gap.after} are in no batch; run verify")
-    by_gateway: dict[str, dict[str, StreamKey]] = {}
-    for (gateway, stream), position in table.positions().items():
-        by_gateway.setdefault(gateway, {})[stream] = StreamKey(gateway, stream, position.generation)
     planned: list[TrimProposal] = []
-    for name, keys in sorted(by_gateway.items()):
+    for name, keys in keys_by_gateway(table).items():
         if name not in gateways:
             why = f"the archive knows a gateway {name}, and none was named so"
             planned += [TrimProposal(key, ids.BEGINNING, why, refused=why) for key in keys.values()]
             continue
         one = _Planner(table, gateways[name], rules, now_ms)
-        for some in of_one_call(dict(sorted(keys.items()))):
+        for some in of_one_call(keys):
             planned += one.plan(some)
     return planned
 

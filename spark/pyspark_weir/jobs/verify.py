@@ -14,7 +14,7 @@ from pyspark_weir import ids
 from pyspark_weir.errors import ArchiveError
 from pyspark_weir.gateway import GatewayClient, GatewayPlan, PlannedRange, PlanQuery, of_one_call
 from pyspark_weir.ids import EntryId
-from pyspark_weir.jobs.comparing import compare_entries, hint_of_erased
+from pyspark_weir.jobs.comparing import compare_entries, hint_of_erased, keys_by_gateway
 from pyspark_weir.table import digest
 from pyspark_weir.table.cleaning import ACCEPT, foreign_changes
 from pyspark_weir.table.files import DataFile, prove
@@ -87,10 +87,7 @@ def verify(table: ArchiveTable, gateways: Mapping[str, GatewayClient], *, deep: 
     findings += _count_findings(table.rows(), stored.rows, hint)
     findings += stored.digest_findings()
     deleted = compared = undigested = 0
-    by_gateway: dict[str, dict[str, StreamKey]] = defaultdict(dict)
-    for (gateway, stream), position in sorted(table.positions().items()):
-        by_gateway[gateway][stream] = StreamKey(gateway, stream, position.generation)
-    for gateway, keys in by_gateway.items():
+    for gateway, keys in keys_by_gateway(table).items():
         if gateway not in gateways:
             why = f"no gateway was named {gateway}: it was not compared"
             findings += [Finding(str(key), why) for key in keys.values()]

@@ -27,12 +27,12 @@ from pyspark_weir import ids, offsets, schema
 from pyspark_weir.errors import DataLoss, OptionError, PipelineError
 from pyspark_weir.filters import Compare, PushedFilters, comparison_of
 from pyspark_weir.gateway import PlannedRange, PlanQuery
+from pyspark_weir.gateways import Gateways
 from pyspark_weir.offsets import Lost, Position
 from pyspark_weir.options import EARLIEST, FAILFAST, LATEST, OffsetBounds, SourceOptions
 from pyspark_weir.schema import RESERVED
 from pyspark_weir.source import reading, relations
 from pyspark_weir.source.decode import Form
-from pyspark_weir.source.gateways import SourceGateways
 from pyspark_weir.source.reading import batches
 
 # What a column of the entry's own name is, unless the user's schema names its fields.
@@ -221,7 +221,7 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Spark makes one partition of None where there is none."""
-        gateways = SourceGateways(self._options)
+        gateways = Gateways(self._options)
         try:
             if self._options.relation in relations.SNAPSHOTS:
                 return [relations.SnapshotPartition(one.name) for one in self._options.gateways]
@@ -234,7 +234,7 @@ class BatchReader(DataSourceReader):
             return relations.batches(self._options, self._form.schema, partition)
         return batches(self._options, self._form, partition)
 
-    def _snapshot(self, gateways: SourceGateways) -> dict[str, PlannedRange]:
+    def _snapshot(self, gateways: Gateways) -> dict[str, PlannedRange]:
         """What is read of each stream: counted once between places that stay."""
         options = self._options
         keys = [key for key in gateways.select() if self._narrowed.takes(*offsets.parts(key))]

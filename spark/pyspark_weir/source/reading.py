@@ -18,10 +18,10 @@ from pyspark.sql.datasource import InputPartition
 from pyspark_weir import ids, offsets
 from pyspark_weir.errors import DataLoss, PipelineError, RefusedError
 from pyspark_weir.gateway import ColumnsPage, GatewayClient, PlannedRange, PlanQuery
+from pyspark_weir.gateways import Gateways
 from pyspark_weir.options import SourceOptions
 from pyspark_weir.planning import Sizes, TaskRange, pack, piece_counts
 from pyspark_weir.source.decode import Form
-from pyspark_weir.source.gateways import SourceGateways
 
 # A batch is held by the worker and by the JVM at once; this is what a page's JSON may have.
 PAGE_BYTES_MAX: Final = 4 << 20
@@ -152,7 +152,7 @@ def sizes_of(options: SourceOptions) -> Sizes:
     )
 
 
-def tasks(gateways: SourceGateways, sizes: Sizes, plans: Mapping[str, PlannedRange]) -> list[RangePartition]:
+def tasks(gateways: Gateways, sizes: Sizes, plans: Mapping[str, PlannedRange]) -> list[RangePartition]:
     """The partitions that read these ranges; long ones are cut where the gateway says. Raises
     PipelineError.
     """

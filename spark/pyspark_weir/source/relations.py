@@ -17,8 +17,8 @@ from pyspark.sql.datasource import InputPartition
 
 from pyspark_weir import ids
 from pyspark_weir.gateway import GatewayClient
+from pyspark_weir.gateways import Gateways
 from pyspark_weir.options import SourceOptions
-from pyspark_weir.source.gateways import SourceGateways
 
 Row = dict[str, Any]
 
@@ -39,7 +39,7 @@ def batches(
     options: SourceOptions, schema: pa.Schema, partition: SnapshotPartition
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a relation, as they are now. Raises PipelineError."""
-    with closing(SourceGateways(options)) as gateways:
+    with closing(Gateways(options)) as gateways:
         gateway = gateways.at(partition.gateway)
         wanted = _is_wanted(options, gateways, partition.gateway)
         found = (dict(one) for one in gateway.list_streams() if wanted(one["name"]))
@@ -50,7 +50,7 @@ def batches(
             )
 
 
-def _is_wanted(options: SourceOptions, gateways: SourceGateways, gateway: str) -> Callable[[str], bool]:
+def _is_wanted(options: SourceOptions, gateways: Gateways, gateway: str) -> Callable[[str], bool]:
     if options.pattern is not None:
         return gateways.wants
     named = frozenset(key.partition("/")[2] for key in gateways.select() if key.startswith(f"{gateway}/"))

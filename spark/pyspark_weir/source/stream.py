@@ -28,11 +28,11 @@ from pyspark_weir import ids, offsets
 from pyspark_weir.clock import monotonic_s, pause
 from pyspark_weir.errors import DataLoss, OptionError, PipelineError
 from pyspark_weir.gateway import GatewayPlan, PlannedRange, PlanQuery, PreviousStream
+from pyspark_weir.gateways import Gateways
 from pyspark_weir.offsets import Lost, Offsets, Position
 from pyspark_weir.options import EARLIEST, LATEST, OffsetBounds, SourceOptions
 from pyspark_weir.source import reading, relations
 from pyspark_weir.source.batch import Loss, form_of, loss_of, loss_sentence, lost_of, starting_id
-from pyspark_weir.source.gateways import SourceGateways
 from pyspark_weir.source.reading import batches
 
 _log: Final = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ class StreamingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._form = form_of(options, given)
         self._clock = clock
         self._sleep = sleep
-        self._gateways = SourceGateways(options, clock)
+        self._gateways = Gateways(options, clock)
         # Under AvailableNow: what there was at the start, by key.
         self._targets: Mapping[str, PlannedRange] | None = None
         self._selected: list[str] = []

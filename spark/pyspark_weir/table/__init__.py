@@ -10,7 +10,7 @@
     table.files(EntryFilter(stream="orders", since=…, after=…))  # the DataFiles whose statistics match
     gaps(table.ranges())  # joined ranges; no gaps where they are contiguous from the beginning
     table.replace(old_files, new_files)  # compaction; CommitConflictError: begin again
-    with writer_lock(table) as held: ...; held.keep()  # one maintenance at a time; ArchiveLockedError
+    with writer_lock(root): ...  # on this machine, one maintenance at a time; ArchiveLockedError
 
 A handle stays at its version until `refresh()`; `commit` and `replace` refresh first. IDs are `ids.EntryId`s.
 """

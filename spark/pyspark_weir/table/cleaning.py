@@ -1,14 +1,15 @@
 """Deletes what the table no longer needs: files that do not count, commits whose ranges are stored twice, and
 what a power cut left at the end of a log, so that its batch can be committed again.
 
-Knows: flock and leases, how old a file must be, what makes sure that a commit's ranges are kept.
+Knows: flock, how old a file must be, what makes sure that a commit's ranges are kept.
 Must never know: entries, Spark, gateways.
 
-One process at a time deletes files or commits: it holds the archive's lock. On this machine the kernel frees
-the lock of a process that dies. Elsewhere the table's own log holds a lease: a commit is the one conditional
-put that every place has, so taking the lease is a commit that must be the very next version. It ends with
-another commit, or when its time is over. Batches need no lock: their commits exclude one another, and vacuum
-deletes no file that a batch may still commit.
+On this machine one process at a time deletes files or commits: it holds the archive's lock, which the kernel
+frees if it dies. A repair needs it, since writers may give the end of a log anew that it deletes. In a bucket
+objects appear whole, and nothing is repaired. Two processes that clean at once there delete the same: what
+nothing has named for seven days, and old commits whose ranges are in two files, which only later ones
+replace. Batches need no lock: their commits exclude one another, and vacuum deletes no file that a batch may
+still commit.
 
 Vacuum looks at all files below the root, since no commit names those of a batch that failed. Files that a
 slow writer has still to commit are safe: a commit is refused where they are over half that old.
@@ -16,74 +17,30 @@ slow writer has still to commit are safe: a commit is refused where they are ove
 
 import fcntl
 import os
-import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 from pyarrow import fs
 
-from pyspark_weir import clock
 from pyspark_weir.errors import ArchiveDamagedError, ArchiveLockedError, OptionError
 from pyspark_weir.table import deletions, log, ranges
-from pyspark_weir.table.ranges import FOLDER, Lease
+from pyspark_weir.table.ranges import FOLDER
 from pyspark_weir.table.root import ArchiveRoot
 from pyspark_weir.table.table import VACUUM_AGE_MS_MIN, ArchiveTable
 
-# A holder that died blocks others for as long; the clocks of machines may differ by a part of it.
-LEASE_MS: Final = 600_000
 _FILE: Final = f"{FOLDER}/lock"
 
 
-class Held:
-    """The lock while it is held. Call `keep` between steps that take less than half of LEASE_MS each."""
-
-    def __init__(self, table: ArchiveTable, now_ms: Callable[[], int]) -> None:
-        self._table = table
-        self._now_ms = now_ms
-        self._lease = Lease(uuid.uuid4().hex, 0)
-
-    def keep(self) -> None:
-        """Make sure that the lock is still held. Raises ArchiveLockedError where its time was over and
-        another process has taken it: stop, and change nothing more.
-        """
-        if self._table.root.is_local:
-            return
-        now_ms = self._now_ms()
-        if self._lease.until_ms - now_ms < LEASE_MS // 2:
-            renewed = self._lease.until_ms > 0
-            wanted = Lease(self._lease.holder, now_ms + LEASE_MS)
-            self._table.lease(wanted, now_ms, renewed=renewed)
-            self._lease = wanted
-
-    def release(self) -> None:
-        if not self._table.root.is_local:
-            with suppress(ArchiveLockedError):
-                self._table.lease(Lease(self._lease.holder, 0), self._now_ms(), renewed=True)
-
-
 @contextmanager
-def writer_lock(table: ArchiveTable, now_ms: Callable[[], int] = clock.wall_ms) -> Iterator[Held]:
-    """Hold the archive's lock. Raises ArchiveLockedError where another process holds it.
-
-    `table` is used for the lease, and goes on to later versions by it. `now_ms` is the wall clock.
+def writer_lock(root: ArchiveRoot) -> Iterator[None]:
+    """Hold the lock of an archive on this machine; a bucket has none. Raises ArchiveLockedError where another
+    process holds it.
     """
-    held = Held(table, now_ms)
-    if table.root.is_local:
-        with local_lock(table.root):
-            yield held
+    if not root.is_local:
+        yield
         return
-    held.keep()
-    try:
-        yield held
-    finally:
-        held.release()
-
-
-@contextmanager
-def local_lock(root: ArchiveRoot) -> Iterator[None]:
-    """Hold the lock of an archive on this machine. Raises ArchiveLockedError where another process does."""
     path = Path(root.path(_FILE))
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -111,7 +68,7 @@ def vacuum(table: ArchiveTable, age_ms: int = VACUUM_AGE_MS_MIN, *, dry_run: boo
     """
     if age_ms < VACUUM_AGE_MS_MIN:
         raise OptionError("vacuum keeps what is younger than seven days: give 7d or more")
-    with writer_lock(table):
+    with writer_lock(table.root):
         table.refresh()
         found = table.delta.vacuum(retention_hours=-(-age_ms // _HOUR_MS), dry_run=dry_run, full=True)
         table.refresh()
@@ -124,11 +81,11 @@ def clean_log(table: ArchiveTable, now_ms: int, age_ms: int = VACUUM_AGE_MS_MIN)
     Raises ArchiveDamagedError where what is stored disagrees, ArchiveLockedError where another process holds
     the archive's lock; then nothing is deleted.
     """
-    with writer_lock(table) as held:
-        return _clean_log(table, held, now_ms - age_ms)
+    with writer_lock(table.root):
+        return _clean_log(table, now_ms - age_ms)
 
 
-def _clean_log(table: ArchiveTable, held: Held, before_ms: int) -> int:
+def _clean_log(table: ArchiveTable, before_ms: int) -> int:
     table.refresh()
     table.checkpoint()
     stored = [version for version in ranges.cached_versions(table.root) if version <= table.version][:_CACHES]
@@ -137,7 +94,6 @@ def _clean_log(table: ArchiveTable, held: Held, before_ms: int) -> int:
     before = min(stored[-1] + 1, table.version)
     deleted = 0
     for name in sorted(_older_names(table, before_ms)):
-        held.keep()
         number = name[:_VERSION_DIGITS]
         if number.isdecimal() and int(number) < before:
             table.root.delete(f"{log.FOLDER}/{name}")
@@ -206,7 +162,7 @@ def open_repaired(root: ArchiveRoot) -> ArchiveTable:
 def _repair(own: ArchiveRoot, root: ArchiveRoot) -> list[str]:
     if not log.unfinished(own):
         return []
-    with local_lock(root):
+    with writer_lock(root):
         # Another process may have repaired it, and committed since.
         names = log.unfinished(own)
         for name in names:

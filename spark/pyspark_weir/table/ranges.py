@@ -77,13 +77,6 @@ class ArchivePosition(NamedTuple):
     upto: EntryId
 
 
-class Lease(NamedTuple):
-    """Who holds the archive's lock, and until when (wall clock, milliseconds)."""
-
-    holder: str
-    until_ms: int
-
-
 @dataclass(frozen=True)
 class BatchRanges:
     """What batch `number` of the streaming query `query` moves: one range a stream and generation. `lost`:
@@ -126,7 +119,6 @@ class Ranges:
     def __init__(self, table_id: str) -> None:
         self.table_id = table_id
         self.version = -1
-        self.lease = Lease("", 0)
         # Of each query its last batch.
         self.queries: dict[str, int] = {}
         self.lost: list[Lost] = []
@@ -153,7 +145,7 @@ class Ranges:
 
     def _compared(self) -> tuple[object, ...]:
         return (
-            *(self.table_id, self.version, self.lease, self.queries),
+            *(self.table_id, self.version, self.queries),
             *(self.lost, self.closed, self.begins, self.digests, self.erased, self.foreign, list(self)),
         )
 
@@ -174,8 +166,6 @@ class Ranges:
         """Take the next commit in; `stored` is its MEMBER, empty where it has none."""
         assert version == self.version + 1, "commits are folded in order"
         self.version = version
-        if "lease" in stored:
-            self.lease = Lease(*stored["lease"])
         if "batch" in stored:
             self._fold(BatchRanges.of_metadata(stored))
         self.closed.update(StreamKey(*one) for one in stored.get("closed", ()))
@@ -259,7 +249,7 @@ class Ranges:
         """What `to_table` made. Raises KeyError, ValueError for another table."""
         about = json.loads(stored.schema.metadata[MEMBER.encode()])
         found = cls(about["table"])
-        found.version, found.queries, found.lease = about["version"], about["queries"], Lease(*about["lease"])
+        found.version, found.queries = about["version"], about["queries"]
         found.lost = [Lost(*one) for one in about.get("lost", ())]
         found.closed = {StreamKey(*one) for one in about.get("closed", ())}
         found.begins = _begins_of_json(about)
@@ -281,7 +271,8 @@ class Ranges:
                 "table": self.table_id,
                 "version": self.version,
                 "queries": self.queries,
-                "lease": self.lease,
+                # Older versions look for it.
+                "lease": ("", 0),
                 "lost": self.lost,
                 "closed": sorted(self.closed),
                 "begins": _begins_to_json(self.begins),

@@ -25,7 +25,6 @@ from deltalake.transaction import AddAction, RemoveAction
 from pyspark_weir import clock
 from pyspark_weir.errors import (
     ArchiveError,
-    ArchiveLockedError,
     CommitConflictError,
     StaleFilesError,
 )
@@ -38,7 +37,6 @@ from pyspark_weir.table.ranges import (
     ENTRY_KEYS,
     ArchivePosition,
     BatchRanges,
-    Lease,
     Range,
     RangeDigest,
     Ranges,
@@ -53,7 +51,6 @@ from pyspark_weir.table.schema import DATE, IN_FILES, SCHEMA, all_of, id_key
 BATCHES: Final = "weir-archive"
 COMPACTIONS: Final = "weir-archive/compaction"
 ERASURES: Final = "weir-archive/erasure"
-LEASES: Final = "weir-archive/lease"
 CLOSINGS: Final = "weir-archive/closed"
 # Vacuum deletes files that no commit names when they are older.
 VACUUM_AGE_MS_MIN: Final = 7 * 24 * 3_600_000
@@ -278,17 +275,6 @@ class ArchiveTable:
                         f"form that Weir does not know, perhaps with a deletion vector; look at {log.FOLDER}"
                     )
                 return self.version
-        raise self._too_busy()
-
-    def lease(self, wanted: Lease, now_ms: int, *, renewed: bool) -> None:
-        """Commit who holds the archive's lock: see `lock`. Raises ArchiveLockedError where another does."""
-        for _attempt in range(_ATTEMPTS_MAX):
-            self.refresh()
-            held = self._known_ranges().lease
-            if held.holder != wanted.holder and (renewed or held.until_ms > now_ms):
-                raise ArchiveLockedError(f"another process holds the lock of {self.root.url}")
-            if self._put(LEASES, [], {"lease": wanted}):
-                return
         raise self._too_busy()
 
     def close(self, streams: Iterable[StreamKey]) -> None:

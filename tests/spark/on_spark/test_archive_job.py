@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from pyspark_weir import ids
 from pyspark_weir.errors import DATA_LOSS, OptionError, PipelineError
 from pyspark_weir.gateway import GatewayAccess, GatewayClient, of_stream
-from pyspark_weir.jobs.archive import Archiver, Archiving
+from pyspark_weir.jobs.archive import Archiver
 from pyspark_weir.running import query_error
 from pyspark_weir.table import digest
 from pyspark_weir.table.ranges import gaps
@@ -56,10 +56,10 @@ class Room:
 
     def archive(self, *, settle: bool = True, checkpoint: Path | None = None, **source: Any) -> None:
         """Run the job until nothing is left. Raises what it fails with."""
-        asked = Archiving(str(self.root), str(checkpoint or self.checkpoint), {**self.source, **source})
-        archiver = Archiver(asked)
+        place = str(checkpoint or self.checkpoint)
+        archiver = Archiver(ArchiveRoot.of(self.root), place, {**self.source, **source})
         writer = archiver.query(self.spark).trigger(availableNow=True)
-        running = writer.option("checkpointLocation", asked.checkpoint).start()
+        running = writer.option("checkpointLocation", place).start()
         try:
             assert running.awaitTermination(_done_s_max), "it ends"
         except StreamingQueryException as error:
@@ -351,4 +351,4 @@ def test_options_that_would_leave_entries_out_are_refused(option: dict[str, str]
     """Or fields."""
     source = {"gateway.urls": "http://127.0.0.1:1", "subscribe": "a", **option}
     with pytest.raises(OptionError, match="(?i)" + next(iter(option))):
-        Archiver(Archiving(str(tmp_path / "root"), str(tmp_path / "checkpoint"), source))
+        Archiver(ArchiveRoot.of(tmp_path / "root"), str(tmp_path / "checkpoint"), source)

@@ -45,13 +45,13 @@ def source(gateway: GatewayClient, **more: str) -> dict[str, str]:
 
 
 def test_a_mirror_keeps_order_ids_and_bytes(
-    spark: SparkSession, gateway: GatewayClient, server: Server, checkpoint: str
+    spark: SparkSession, gateway: GatewayClient, own_server: Server, checkpoint: str
 ) -> None:
     """At another gateway; the last batch of the first run runs again, and more tasks are asked for."""
     raw = {"fields": [["a", "/w=="], ["a", "MQ=="]], "encoding": "base64"}
     publish(gateway, "a", [*({"fields": {"n": str(n)}} for n in range(500)), raw])
     publish(gateway, "b", [{"fields": {"n": str(n)}} for n in range(300)])
-    target = GatewayAccess("other", server.url)
+    target = GatewayAccess("other", own_server.url)
     asked = Mirror(
         checkpoint, source(gateway, subscribe="a,b", maxEntriesPerTrigger="400"), target, keep_ids=True
     )

@@ -9,7 +9,7 @@ from pyspark.sql import functions as sf
 
 from pyspark_weir.gateway import GatewayAccess, GatewayClient
 from pyspark_weir.jobs import trim
-from pyspark_weir.jobs.archive import Archiver, Archiving
+from pyspark_weir.jobs.archive import Archiver
 from pyspark_weir.jobs.verify import verify
 from pyspark_weir.table.root import ArchiveRoot
 from pyspark_weir.table.table import ArchiveTable
@@ -100,7 +100,7 @@ def test_the_archive_job_holds_each_entry_once(spark: SparkSession, gateway: Gat
     root = ArchiveRoot.of(tmp_path / "archive")
 
     def archive(checkpoint: Path) -> ArchiveTable:
-        job = Archiver(Archiving(root.url, str(checkpoint), source))
+        job = Archiver(root, str(checkpoint), source)
         writer = job.query(spark).trigger(availableNow=True)
         query = writer.option("checkpointLocation", str(checkpoint)).start()
         assert query.awaitTermination(180)

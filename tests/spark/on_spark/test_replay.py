@@ -64,9 +64,9 @@ def archived(session: SparkSession, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 @pytest.fixture
-def target(server: Server) -> GatewayAccess:
+def target(own_server: Server) -> GatewayAccess:
     """Another gateway, empty."""
-    return GatewayAccess("target", server.url)
+    return GatewayAccess("target", own_server.url)
 
 
 def exported(server_url: str, stream: str) -> bytes:

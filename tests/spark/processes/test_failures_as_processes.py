@@ -72,10 +72,10 @@ def java_of(process: int) -> int:
     raise AssertionError("it has no Java")
 
 
-def test_closed_folders_and_a_killed_java(server: Server, tmp_path: Path) -> None:
+def test_closed_folders_and_a_killed_java(own_server: Server, tmp_path: Path) -> None:
     """Each job ends with 1, one object and one line: the cause. Nothing of Java's is shown."""
     entry = {"id": "1-0", "fields": {"a": "1"}}
-    httpx.post(f"{server.url}/v1/streams/a/entries", json={"entries": [entry]}).raise_for_status()
+    httpx.post(f"{own_server.url}/v1/streams/a/entries", json={"entries": [entry]}).raise_for_status()
     closed, day = tmp_path / "closed", tmp_path / "archive" / "date=1970-01-01"
     closed.mkdir()
     Maker(tmp_path / "archive").batch({key_of("other"): ["1-0"]})
@@ -83,7 +83,7 @@ def test_closed_folders_and_a_killed_java(server: Server, tmp_path: Path) -> Non
         folder.chmod(0o555)
 
     def job(number: int, *words: str) -> list[str]:
-        place = ["--checkpoint", str(tmp_path / f"checkpoint-{number}"), "--gateway", server.url]
+        place = ["--checkpoint", str(tmp_path / f"checkpoint-{number}"), "--gateway", own_server.url]
         return ["archive", *words, *place, "--streams", "a", "--json", "--source", "durableOnly=false"]
 
     causes = [

@@ -102,23 +102,23 @@ def _rows(job: Job, wanted: int) -> dict[str, Any]:
     raise AssertionError(f"it ended after {rows} rows: {job.said()}")
 
 
-def test_a_job_goes_on_until_it_is_told_to_end(server: Server, tmp_path: Path) -> None:
+def test_a_job_goes_on_until_it_is_told_to_end(own_server: Server, tmp_path: Path) -> None:
     """Beside a second run that is refused. A gateway that is killed ends it with 1; started again, it goes on
     where it was.
     """
-    _publish(server, 50)
-    with _job(tmp_path, server.url, "--every", "1s") as job:
+    _publish(own_server, 50)
+    with _job(tmp_path, own_server.url, "--every", "1s") as job:
         report = _rows(job, 50)
         assert (report["left"], report["lag"]) == (0, {"g0/a": {"entries": 0, "ms": 0}})
-        with _job(tmp_path, server.url) as second:
+        with _job(tmp_path, own_server.url) as second:
             assert second.ended() == 4
             assert f"WEIR_LOCKED: process {job.process.pid} runs on checkpoint" in second.said()
-        server.kill()
+        own_server.kill()
         assert job.ended() == 1
         assert job.said().rstrip().splitlines()[-1].startswith("weir: WEIR_UNAVAILABLE: ")
-    server.start()
-    with _job(tmp_path, server.url, "--every", "1s") as job:
-        last = _publish(server, 30)
+    own_server.start()
+    with _job(tmp_path, own_server.url, "--every", "1s") as job:
+        last = _publish(own_server, 30)
         assert _rows(job, 30)["ends"] == {"g0/a": last}
         job.signal(signal.SIGINT)
         (done,) = [report for report in job.lines() if report.get("done")]

@@ -23,7 +23,22 @@ from typing import Self
 from pyspark_weir.table.root import ArchiveRoot
 
 BUCKET = "archive-bucket"
-_PROGRAM = Path(sys.executable).parent.parent / "tools" / "bin" / "moto_server"
+_PYTHON = Path(sys.executable).parent.parent / "tools" / "bin" / "python"
+# One request at a time: `moto_server` looks for the object in one step and puts it in another, so that of two
+# at once both may be right.
+_PROGRAM = """
+import sys, threading
+from moto.server import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import run_simple
+
+answers, one_at_a_time = DomainDispatcherApplication(create_backend_app), threading.Lock()
+
+def answer(environ, start):
+    with one_at_a_time:
+        return list(answers(environ, start))
+
+run_simple("127.0.0.1", int(sys.argv[1]), answer, threaded=True)
+"""
 # The server looks whether a request is signed, not how.
 _SIGNED = "AWS4-HMAC-SHA256 Credential=key/20260101/us-east-1/{}/aws4_request, Signature=0"
 # Not a form, as urllib would say.
@@ -44,7 +59,7 @@ class ObjectStore:
             port = free.getsockname()[1]
         self.url = f"http://127.0.0.1:{port}"
         self._process = subprocess.Popen(
-            [str(_PROGRAM), "-H", "127.0.0.1", "-p", str(port)],
+            [str(_PYTHON), "-c", _PROGRAM, str(port)],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )

@@ -128,7 +128,7 @@ class TestVacuum:
 class TestLock:
     def test_one_at_a_time(self, maker: Maker) -> None:
         """What deletes waits for nothing: it is refused while another process works, and works afterwards."""
-        with writer_lock(maker.table):
+        with writer_lock(maker.table.root):
             other = ArchiveTable.open(maker.table.root)
             with pytest.raises(ArchiveLockedError):
                 vacuum(other)

@@ -7,7 +7,7 @@ Must never know: how these work.
 import asyncio
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -152,13 +152,6 @@ def test_recorded_deletions_are_a_table_too(maker: Maker, feature: str) -> None:
     for use in uses:
         with pytest.raises(UnknownFeatureError, match=feature):
             use()
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Which is asked before anything else."""
-    with Server(tmp_path_factory.mktemp("gateway") / "weir-data") as running:
-        yield running
 
 
 @pytest.mark.parametrize("feature", ["deletionVectors", "rowTracking"])

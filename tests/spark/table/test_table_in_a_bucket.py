@@ -4,27 +4,19 @@ Knows: the table's API. Must never know: how the server works.
 """
 
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from pyspark_weir.errors import ArchiveError, ArchiveLockedError, RangeConflictError
+from pyspark_weir.errors import ArchiveError, RangeConflictError
 from pyspark_weir.ids import EntryId
-from pyspark_weir.table.cleaning import LEASE_MS, clean_log, writer_lock
+from pyspark_weir.table.cleaning import clean_log, vacuum
 from pyspark_weir.table.files import prove
 from pyspark_weir.table.ranges import Range
 from pyspark_weir.table.root import ArchiveRoot
 from pyspark_weir.table.table import ArchiveTable
 from tests.spark.table.archiving import KEY, batch, stored_ids
 from tests.spark.table.object_store import ObjectStore
-
-
-@pytest.fixture(scope="module")
-def store() -> Iterator[ObjectStore]:
-    """The server, for the tests of this module."""
-    with ObjectStore() as found:
-        yield found
 
 
 @pytest.fixture
@@ -89,31 +81,28 @@ def test_of_two_writers_at_once_one_is_refused_and_nothing_is_lost(bucket: Archi
     assert stored_ids(table) == [f"{number + 5}-0" for number in range(5)]
 
 
-def test_a_lease_excludes_others_until_its_time_is_over(bucket: ArchiveRoot) -> None:
-    """A holder that was too slow learns it before it changes anything more."""
-    one, other = ArchiveTable.create(bucket), ArchiveTable.open(bucket)
-    now = [1_000_000]
+def test_two_that_clean_at_once_delete_the_same(bucket: ArchiveRoot) -> None:
+    """A bucket has no lock: all of them end, what nothing needs is gone, and the next batch goes on."""
+    table = ArchiveTable.create(bucket)
+    for number in range(25):
+        table.commit(batch(bucket, number, f"5-{number - 1}" if number else "0-0", [f"5-{number}"]))
+    ready = threading.Barrier(4)
 
-    def clock() -> int:
-        return now[0]
+    def clean(own: ArchiveTable) -> int:
+        ready.wait()
+        return clean_log(own, 1 << 42, age_ms=0)
 
-    with writer_lock(one, clock) as held:
-        with pytest.raises(ArchiveLockedError), writer_lock(other, clock):
-            pass
-        version = one.version
-        held.keep()
-        assert one.version == version, "it was renewed before half of its time"
-        now[0] += LEASE_MS // 2 + 1
-        held.keep()
-        now[0] += LEASE_MS - 1
-        with pytest.raises(ArchiveLockedError), writer_lock(other, clock):
-            pass
-        other.commit(batch(bucket, 0, "0-0", ["5-0"]))
-        now[0] += 1
-        with writer_lock(other, clock), pytest.raises(ArchiveLockedError):
-            held.keep()
-        with pytest.raises(ArchiveLockedError):
-            held.keep()
-    with writer_lock(one, clock):
-        pass
-    assert one.positions()["g0", "orders"].upto == EntryId(5, 0)
+    def delete(own: ArchiveTable) -> list[str]:
+        ready.wait()
+        return vacuum(own)
+
+    with ThreadPoolExecutor() as pool:
+        cleaners = [pool.submit(clean, ArchiveTable.open(bucket)) for _ in range(2)]
+        vacuums = [pool.submit(delete, ArchiveTable.open(bucket)) for _ in range(2)]
+        assert max(cleaner.result() for cleaner in cleaners) > 15
+        assert [one.result() for one in vacuums] == [[], []]
+    assert min(bucket.names("_delta_log")) == f"{21:020d}.json"
+    assert not table.commit(batch(bucket, 25, "5-24", ["5-25"])).repeated
+    again = ArchiveTable.open(bucket)
+    assert again.ranges() == (Range(KEY, EntryId(0, 0), EntryId(5, 25), 26),)
+    assert sorted(stored_ids(again)) == sorted(f"5-{number}" for number in range(26))

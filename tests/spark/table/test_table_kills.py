@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -89,13 +88,6 @@ def _check(root: ArchiveRoot, batches: int) -> None:
 def test_writers_are_killed_on_this_machine(root: ArchiveRoot) -> None:
     _write_through_kills(root, batches=30, kills=4)
     _check(root, 30)
-
-
-@pytest.fixture(scope="module")
-def store() -> Iterator[ObjectStore]:
-    """The server, for the tests of this module."""
-    with ObjectStore() as found:
-        yield found
 
 
 def test_writers_are_killed_beside_an_object_store(store: ObjectStore) -> None:

@@ -4,9 +4,8 @@ Knows: the forms of a root. Must never know: what is stored there.
 """
 
 import pickle
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ import pytest
 from pyspark_weir.errors import OptionError
 from pyspark_weir.table.root import ArchiveRoot
 from pyspark_weir.table.table import ArchiveTable
+from tests.serving import QuietHandler, serving
 from tests.spark.table.archiving import batch, stored_ids
 
 _KEYS = {
@@ -98,11 +98,11 @@ class BusyStore(ThreadingHTTPServer):
     refusals = 3
 
 
-class _Answer(BaseHTTPRequestHandler):
+class _Answer(QuietHandler):
     server: BusyStore
     protocol_version = "HTTP/1.1"
 
-    def do_HEAD(self) -> None:
+    def respond(self) -> None:
         busy = self.server.refusals > 0
         self.server.refusals -= busy
         content = b"" if busy else b"hello"
@@ -112,20 +112,11 @@ class _Answer(BaseHTTPRequestHandler):
         if self.command == "GET":
             self.wfile.write(content)
 
-    do_GET = do_HEAD  # noqa: N815 - the server's names
-
-    def log_message(self, *_: object) -> None:
-        pass
-
 
 @pytest.fixture
 def busy_store() -> Iterator[BusyStore]:
-    with BusyStore(("127.0.0.1", 0), _Answer) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
+    with serving(BusyStore(("127.0.0.1", 0), _Answer)) as server:
         yield server
-        server.shutdown()
-        thread.join()
 
 
 def test_a_store_that_is_busy_is_asked_again(busy_store: BusyStore) -> None:

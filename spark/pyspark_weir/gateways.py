@@ -8,6 +8,7 @@ import re
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import closing
 from dataclasses import replace
 from typing import Final, TypeVar
 
@@ -31,8 +32,8 @@ _DURABLE_WAIT_MS: Final = 1_000
 _LOOK_MS_MAX: Final = 5_000
 
 
-class SourceGateways:
-    """The gateways of a reader, opened when they are needed, in the process that needs them."""
+class Gateways:
+    """The gateways of these options, opened when they are needed, in the process that needs them."""
 
     def __init__(self, options: SourceOptions, clock: Callable[[], float] = monotonic_s) -> None:
         self._options = options
@@ -177,6 +178,9 @@ class SourceGateways:
         """What the calls answer, made at once where there are several."""
         if len(work) < 2:
             return {call: make(call[0], one) for call, one in work.items()}
+        for name, _ in work:
+            # Of two threads that open one, the first connection would stay open.
+            self.at(name)
         futures = {call: self._threads.submit(make, call[0], one) for call, one in work.items()}
         return {call: future.result() for call, future in futures.items()}
 
@@ -235,6 +239,9 @@ def _within(query: PlanQuery, found: Mapping[Call, GatewayPlan]) -> dict[Call, t
     """What each call gets of the budget, where together they would go beyond it: as much as it has of
     all.
     """
+    if query.max_entries == 1:
+        # No call can do with less.
+        return {}
     whole = _join(found)
     entries, volume = whole.sum("count"), whole.sum("bytes")
     part = min((query.max_entries or entries) / max(entries, 1), (query.max_bytes or volume) / max(volume, 1))
@@ -247,6 +254,12 @@ def _within(query: PlanQuery, found: Mapping[Call, GatewayPlan]) -> dict[Call, t
     }
 
 
+def plan_once(options: SourceOptions, query: PlanQuery) -> GatewayPlan:
+    """The plans of all gateways, which are opened for it. Raises PipelineError."""
+    with closing(Gateways(options)) as gateways:
+        return gateways.plan(query)
+
+
 def missing_streams(options: SourceOptions) -> list[str]:
     """The named streams that no gateway has; none where a pattern chooses, or a gateway does not answer.
 
@@ -257,13 +270,11 @@ def missing_streams(options: SourceOptions) -> list[str]:
     quick = tuple(
         replace(one, retry_timeout_ms=0, request_timeout_ms=_LOOK_MS_MAX) for one in options.gateways
     )
-    gateways = SourceGateways(replace(options, gateways=quick))
-    try:
-        found = gateways.plan(PlanQuery(dict.fromkeys(gateways.select(), ids.BEGINNING), max_entries=1))
-    except Unavailable:
-        # The job tells of it itself.
-        return []
-    finally:
-        gateways.close()
+    with closing(Gateways(replace(options, gateways=quick))) as gateways:
+        try:
+            found = gateways.plan(PlanQuery(dict.fromkeys(gateways.select(), ids.BEGINNING), max_entries=1))
+        except Unavailable:
+            # The job tells of it itself.
+            return []
     there = {offsets.parts(key)[1] for key in found.streams}
     return sorted({offsets.parts(key)[1] for key in found.missing} - there)
