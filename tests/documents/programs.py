@@ -1,16 +1,19 @@
 """A document's programs: found by their names, written out, and run as the reader would run them.
 
-Knows: fenced `python`, `js`, `go` and `html` blocks whose first line is a comment with the file's name.
+Knows: fenced `python`, `toml`, `js`, `go` and `html` blocks whose first line is a comment that names the
+file.
 Must never know: what the programs do.
 """
 
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 _BLOCK = re.compile(
-    r"^```(?:python\n#|(?:js|go)\n//|html\n<!--) (\S+\.(?:py|mjs|go|html))(?: -->)?\n(.*?)^```",
+    r"^```(?:(?:python|toml)\n#|(?:js|go)\n//|html\n<!--) (\S+\.(?:py|mjs|go|html|toml))(?: -->)?\n(.*?)^```",
     re.MULTILINE | re.DOTALL,
 )
 
@@ -27,3 +30,13 @@ def start(directory: Path, name: str, *arguments: str) -> subprocess.Popen[bytes
         return subprocess.Popen(
             [program, name, *arguments], cwd=directory, stdout=log, stderr=subprocess.STDOUT
         )
+
+
+@contextmanager
+def started(directory: Path, name: str, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    """The same, and kill it at the end."""
+    with start(directory, name, *arguments) as program:
+        try:
+            yield program
+        finally:
+            program.kill()

@@ -7,14 +7,17 @@ What changes from run to run is compared by shape: numbers of five digits and mo
 each other, and `…` stands for anything within its line.
 """
 
+import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
 _BLOCK = re.compile(r"^```console\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _LONG_NUMBER = re.compile(r"\d{5,}")
 _COMMAND_S_MAX = 60
+_ROOT = Path(__file__).parents[2]
 
 
 class ShellStep(NamedTuple):
@@ -77,3 +80,31 @@ class ShellSession:
         """End the shell."""
         self._bash.kill()
         self._bash.communicate(timeout=_COMMAND_S_MAX)
+
+
+def run_steps(text: str, directory: Path, environment: dict[str, str]) -> None:
+    """Type each command of a document, in its order. Fails where one prints what does not stand below it."""
+    session = ShellSession(directory, environment)
+    try:
+        for step in steps(text):
+            printed = session.run(step.command)
+            same = len(printed) == len(step.output) and all(map(agrees, step.output, printed))
+            assert same, "\n".join([f"$ {step.command}", "--- said", *step.output, "--- printed", *printed])
+    finally:
+        session.close()
+
+
+def options_of(job: str) -> set[str]:
+    """All options that the help of a job of the pipeline names."""
+    command = [sys.executable, "-m", "pyspark_weir", job, "--help"]
+    environment = os.environ | {"COLUMNS": "200"}
+    shown = subprocess.run(
+        command,
+        cwd=_ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=_COMMAND_S_MAX,
+        check=True,
+    )
+    return set(re.findall(r"--[a-z-]+", shown.stdout))

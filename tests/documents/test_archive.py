@@ -13,7 +13,7 @@ from pyspark_weir.ids import EntryId
 from pyspark_weir.table.deletions import record
 from pyspark_weir.table.schema import SCHEMA
 from tests.documents.programs import programs
-from tests.documents.shell import ShellSession, agrees, steps
+from tests.documents.shell import run_steps
 from tests.server import Server
 from tests.spark.table.making import Maker, key_of
 
@@ -96,14 +96,7 @@ def test_programs_and_commands_print_what_the_document_says(server: Server, tmp_
     text = DOCUMENT.replace(".venv/bin/python", sys.executable)
     text = text.replace(".venv/bin/weir-spark", f"{sys.executable} -m pyspark_weir")
     text = text.replace(".venv/bin/weir", f"{sys.executable} -m weir")
-    session = ShellSession(tmp_path, environment)
-    try:
-        for step in steps(text):
-            printed = session.run(step.command)
-            same = len(printed) == len(step.output) and all(map(agrees, step.output, printed))
-            assert same, "\n".join([f"$ {step.command}", "--- said", *step.output, "--- printed", *printed])
-    finally:
-        session.close()
+    run_steps(text, tmp_path, environment)
 
 
 def test_the_table_of_columns_is_the_table_s() -> None:

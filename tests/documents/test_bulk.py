@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import threading
 import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -14,6 +13,7 @@ import pytest
 
 from tests.documents.programs import programs, start
 from tests.server import Server
+from tests.serving import serving
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "bulk.md").read_text()
 # The last chunk of them is not full.
@@ -110,12 +110,8 @@ def test_the_reader_stops_at_a_stream_that_was_made_anew_after_its_plan(server: 
             self.end_headers()
             self.wfile.write(answer.content)
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Between) as between:
-        thread = threading.Thread(target=between.serve_forever)
-        thread.start()
+    with serving(ThreadingHTTPServer(("127.0.0.1", 0), Between)) as between:
         url = f"http://127.0.0.1:{between.server_port}"
         program = start(place, "reader.py", url, "words", "cursors.json")
         status = program.wait(DONE_S_MAX)
-        between.shutdown()
-        thread.join()
     assert (status, (place / "reader.py.log").read_text()) == (1, "words was made anew while it was read\n")

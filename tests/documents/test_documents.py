@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.documents.programs import programs
-from tests.documents.shell import ShellSession, agrees, steps
+from tests.documents.shell import agrees, run_steps, steps
 from tests.redis_server import RedisServer
 from tests.server import Server, free_port
 from tests.spark.cluster import JVM
@@ -63,18 +63,11 @@ def test_commands_print_what_the_document_says(
     for name, program in programs(text).items():
         (tmp_path / name).write_text(program)
     if 'weir-client"' in text:
-        _compile_client(tmp_path / "node_modules" / "weir-client")
-    session = ShellSession(tmp_path, environment)
-    try:
-        for step in steps(text):
-            printed = session.run(step.command)
-            same = len(printed) == len(step.output) and all(map(agrees, step.output, printed))
-            assert same, "\n".join([f"$ {step.command}", "--- said", *step.output, "--- printed", *printed])
-    finally:
-        session.close()
+        compile_client(tmp_path / "node_modules" / "weir-client")
+    run_steps(text, tmp_path, environment)
 
 
-def _compile_client(into: Path) -> None:
+def compile_client(into: Path) -> None:
     """The TypeScript client as `npm install` and `npm run build` leave it."""
     package, compiler = ROOT / "sdk" / "typescript", ROOT / "tests" / "sdk" / "node_modules" / ".bin" / "tsc"
     into.mkdir(parents=True)

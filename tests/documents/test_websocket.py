@@ -1,44 +1,17 @@
-"""docs/websocket.md: its conversations are had, and its workers work and survive."""
+"""docs/websocket.md: its conversations are had."""
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any, Final
 
-import httpx
 import pytest
 from websockets.sync.client import connect
 
 from tests.server import Server
-from tests.waiting import until
 
-ROOT: Final = Path(__file__).parents[2]
-DOCUMENT: Final = (ROOT / "docs" / "websocket.md").read_text()
+DOCUMENT: Final = (Path(__file__).parents[2] / "docs" / "websocket.md").read_text()
 CONVERSATIONS: Final = re.findall(r"^```frames\n(.*?)^```", DOCUMENT, re.MULTILINE | re.DOTALL)
-PROGRAMS: Final = dict(
-    re.findall(r"^```(?:python|js)\n(?:#|//) (\S+)\n(.*?)^```", DOCUMENT, re.MULTILINE | re.DOTALL)
-)
-MODULES: Final = ROOT / "tests" / "sdk" / "node_modules"
-
-# Notes each task when it is done; one cannot be done.
-TASKS: Final = {
-    "tasks.py": """
-def work(fields):
-    if fields["order"] == "bad":
-        raise ValueError("no such order")
-    with open("done", "a") as done:
-        done.write(fields["order"] + "\\n")
-""",
-    "tasks.mjs": """
-import { appendFile } from "node:fs/promises";
-export async function work(fields) {
-  if (fields.order === "bad") throw new Error("no such order");
-  await appendFile("done", `${fields.order}\\n`);
-}
-""",
-}
 
 
 def settled(frame: str) -> Any:
@@ -69,47 +42,3 @@ def test_all_frames_are_told() -> None:
     assert ops >= {"publish", "subscribe", "consume", "ack", "nack", "credit", "unsubscribe", "command"}
     assert ops >= {"hello", "ok", "error", "entries", "caught_up", "gap", "paused"}
     assert all(word in DOCUMENT for word in ("revoked", "goaway", "heartbeat"))
-
-
-@pytest.mark.parametrize(("program", "runner"), [("worker.py", sys.executable), ("worker.mjs", "node")])
-def test_a_worker_works_and_survives(server: Server, tmp_path: Path, program: str, runner: str) -> None:
-    """Under fifty lines. Each task is done once, but for one that fails, which ends as a dead letter; the
-    gateway is killed and comes back, so does the worker; what it was given and had not done it does when it
-    is started again.
-    """
-    text = PROGRAMS[program]
-    assert len(text.splitlines()) < 50
-    (tmp_path / program).write_text(text)
-    for name, tasks in TASKS.items():
-        (tmp_path / name).write_text(tasks)
-    (tmp_path / "node_modules").symlink_to(MODULES)
-    done = tmp_path / "done"
-
-    def add(http: httpx.Client, *orders: str) -> None:
-        body = {"entries": [{"fields": {"order": order}} for order in orders]}
-        assert http.post("/v1/streams/orders/entries", json=body).status_code == 201
-
-    def finished() -> list[str]:
-        return done.read_text().split() if done.exists() else []
-
-    command = [runner, program, f"ws://127.0.0.1:{server.port}/v1/ws", "orders", "billing", "anna"]
-    group = "/v1/streams/orders/groups/billing"
-    with httpx.Client(base_url=server.url, timeout=30) as http:
-        add(http, "1", "bad", "2")
-        http.put(group, json={"start": "0", "dead_letter": {"stream": "dead", "max_deliveries": 2}})
-        # As if an earlier life had been given the first and had died of it.
-        http.post(f"{group}/consumers/anna/read", json={"count": 1})
-        with (tmp_path / "log").open("wb") as log:
-            worker = subprocess.Popen(command, cwd=tmp_path, stdout=log, stderr=log)
-        try:
-            until(lambda: finished() == ["1", "2"], "what was there is done, its own first")
-            until(lambda: http.get("/v1/streams/dead").status_code == 200, "what fails is a dead letter")
-            server.kill()
-            server.start()
-            add(http, "3")
-            until(lambda: finished()[-1] == "3", (tmp_path / "log").read_text())
-            until(lambda: http.get(f"{group}/pending").json()["count"] == 0, "all is acknowledged")
-            assert worker.poll() is None, (tmp_path / "log").read_text()
-        finally:
-            worker.kill()
-            worker.wait()
