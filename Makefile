@@ -14,12 +14,14 @@ SDK := tests/sdk
 TOOLS := $(VENV)/tools
 CLASSES := $(VENV)/spark-classes.jsa
 NOT_RUN := .not-run
+# When `make soak` last ended, and on which tree; kept with the tests.
+SOAKED := tests/soaked.txt
 WORKERS ?= 5
 SECOND_LOOK := $(BIN)/python .ci/second_look.py $(NOT_RUN) $(BIN)/pytest
 COMPILE := $(BIN)/python -m compileall -q app engine history sdk/python/weir spark/pyspark_weir
 
 .DEFAULT_GOAL := help
-.PHONY: help run install spark history dev system test fmt lint types contracts tests collected early together alone coverage prove soak bench image lock client typescript clean
+.PHONY: help run install spark history dev system test fmt lint types contracts tests collected early together alone coverage prove soak bench pictures image lock client typescript clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-11s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -88,6 +90,7 @@ alone: dev system
 	$(SECOND_LOOK) -m paired --numprocesses=2 --not-run=$(NOT_RUN)
 	$(SECOND_LOOK) -m alone --not-run=$(NOT_RUN)
 	@cat $(NOT_RUN) 2>/dev/null || true
+	@echo "make soak, which tries all of it, last ended: $$(cat $(SOAKED) 2>/dev/null || echo never)"
 	@grep -qsv '^the half' $(NOT_RUN) || echo "every test could run here, and none failed once"
 
 # Not in the gate: a test takes 1.7 times as long when it is measured.
@@ -98,13 +101,21 @@ coverage: dev system $(CLASSES) $(TOOLS)/.stamp $(SDK)/node_modules/.stamp  ## b
 prove: dev  ## plant bugs into the code, and show that the proof and the tests find every one; MATRIX=1 asks all tests
 	$(BIN)/python -m tests.proof.$(if $(MATRIX),matrix,prove) $(ARGS)
 
-soak: dev system  ## all that is tried at random, and the long proof of durability beside Redis's figures; minutes with ARGS="480"
+soak: dev system  ## all that is tried at random, the long proofs of webhooks, and of durability beside Redis's figures; minutes with ARGS="480"
 	$(BIN)/pytest -m "halved or hypothesis" --numprocesses=$(WORKERS)
 	$(BIN)/python -m tests.app.random_bodies 1000000
+	WEIR_KILLS=20 WEIR_TASKS=10000 $(BIN)/pytest tests/crash/test_taskiq.py
+	WEIR_KILLS=40 WEIR_TASKS=20000 $(BIN)/pytest tests/crash/test_ordering.py
+	WEIR_KILLS=50 WEIR_TASKS=4900 $(BIN)/pytest tests/documents/test_reliable_queue.py
 	$(BIN)/python -m tests.proof.soak $(ARGS)
+	$(BIN)/python -m tests.push.crashes 100000 50
+	@echo "$$(date -u +%F), tree $$($(BIN)/python -c 'from tests.halves import tree; print(tree())')" > $(SOAKED)
 
 bench: dev  ## every figure of docs/speed.md beside its peer; some of them with ARGS="--only P5,P7"
 	$(BIN)/python -m bench $(ARGS)
+
+pictures: dev system  ## take the pictures of docs/console.md anew, after a change of the console
+	WEIR_PICTURES=1 $(BIN)/pytest tests/console/test_pictures.py
 
 image:  ## build the container's image with buildah, and run it from its root file system; minutes, as root
 	@.ci/image

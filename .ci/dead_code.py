@@ -61,6 +61,8 @@ ALLOWED: Final = {
     "named in quoted annotations": ["Attempt", "Concatenate", "PendingRow", "Source"],
     "programs that read an archive call these": ["known_upto"],
     "users of the client call these": ["publish_batch", "read_after", "running_gateway", "wait_until_ready"],
+    "assistant-ui calls these": ["WeirResumableStreamStore", "acquire", "finalize"],
+    "taskiq calls these": ["WeirScheduleSource", "get_schedules", "kick"],
     "a backend of several servers needs these; the engine over one does not": [
         "acknowledge",
         "missing_events",

@@ -188,10 +188,10 @@ def _latency_lines(results: Results) -> list[str]:
 def ratios(results: Results) -> str:
     """README's part."""
     shown = [one for one in results.figures if one.part in SHOWN and one.ratio is not None]
-    rows = [f"| {one.work} | {one.ratio:.2f} | {one.peer} | {one.goal} |" for one in shown]
+    rows = [f"| {one.work} | {one.ratio:.2f} | {one.peer} |" for one in shown]
     missing = f"Not measured in this run: {', '.join(results.failed)}; [speed](docs/speed.md) says why."
     failed = ["", missing] if results.failed else []
-    return "\n".join(["| | Weir ÷ peer | peer | goal |", "| --- | --- | --- | --- |", *rows, *failed])
+    return "\n".join(["| | Weir ÷ peer | peer |", "| --- | --- | --- |", *rows, *failed])
 
 
 def unpublishable(results: Results) -> str | None:

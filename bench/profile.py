@@ -41,7 +41,7 @@ STEPS: Final = {
         "app/doors/http/request_parser",
     ),
     "WebSocket": ("app/doors/websocket",),
-    "serve and send": ("app/doors/http", "app/transport", "app/http/middleware", "app/http/responses"),
+    "serve and send": ("app/doors/http", "app/transport", "app/http/common", "app/http/responses"),
     "authorise": ("app/auth", "app/live/shares"),
     "bind and validate": ("app/http", "app/api", "app/openapi"),
     "follow and give back": ("app/live", "app/gateway", "app/metrics"),

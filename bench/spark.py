@@ -34,8 +34,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from bench.peers import redis_server
 from bench.versus import redis_benchmark
-from pyspark_weir.jobs.archive import Archiver, Archiving
+from pyspark_weir.jobs.archive import Archiver
 from pyspark_weir.session import SessionOptions, open_session
+from pyspark_weir.table.root import ArchiveRoot
 from tests.server import Server
 
 STREAM: Final = "bench"
@@ -233,7 +234,7 @@ def archive_rate(spark: SparkSession, server: Server, rows: int, folder: Path) -
     """Entries/s of the archive job."""
     began = time.perf_counter()
     source = {"gateway.urls": server.url, "subscribe": STREAM}
-    job = Archiver(Archiving(str(folder / "archive"), str(folder / "archiving"), source))
+    job = Archiver(ArchiveRoot.of(folder / "archive"), str(folder / "archiving"), source)
     query = job.query(spark).trigger(availableNow=True)
     query.option("checkpointLocation", str(folder / "archiving")).start().awaitTermination()
     job.settle()

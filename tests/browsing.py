@@ -5,7 +5,6 @@ Knows: how both are started and ended. Must never know: what a page does.
 
 import contextlib
 import shutil
-import threading
 from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -13,6 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from playwright.sync_api import Page, sync_playwright
+
+from tests.serving import serving
 
 SWITCHES: Final = (
     "--no-sandbox",
@@ -31,15 +32,8 @@ class _Quiet(SimpleHTTPRequestHandler):
 @contextlib.contextmanager
 def serve_site(directory: Path) -> Iterator[str]:
     """The origin of a site with these files."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(directory)))
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    try:
+    with serving(ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(directory)))) as server:
         yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 @contextlib.contextmanager

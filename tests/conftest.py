@@ -1,8 +1,8 @@
 """What holds for every test.
 
-Knows: hypothesis's profile, that Ctrl-C is heard, that nothing of ours may block the event loop, which tests
-share a process, in which order they begin, which half of them runs, which are not measured, when the
-collector runs, that clients share whom they trust, what did not run, and how a failure is repeated.
+Knows: hypothesis's profile, that Ctrl-C is heard, that nothing of ours may block the event loop, where logs
+go, which tests share a process, in which order they begin, which half of them runs, which are not measured,
+when the collector runs, that clients share whom they trust, what did not run, and how a failure is repeated.
 Must never know: engines, APIs, Redis; those fixtures live beside the tests that use them.
 """
 
@@ -17,6 +17,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+import structlog
 from blockbuster import BlockBuster, BlockBusterFunction
 from hypothesis import is_hypothesis_test, settings
 from xdist.scheduler import LoadFileScheduling
@@ -42,9 +43,18 @@ ON_SPARK = (
 )
 # Whose files share what takes long to make: wheels, and environments with them.
 MADE_ONCE = (("tests/distributions/",),)
+# Programs of others beside ours, of which each takes half a minute: of each folder half is run.
+HALVED = "tests/sdk/generated/", "tests/sdk/durable/", "tests/distributions/", "tests/spark/processes/"
 SCANNED = ("app", "engine", "history")
 # What blockbuster does not know by itself, and what a log on disk does most.
 SYNCS = ("fdatasync", "fsync")
+
+
+@pytest.fixture(autouse=True)
+def own_log() -> Iterator[None]:
+    """Where a test lets the process's log go ends with it: the next one reads its own."""
+    yield
+    structlog.reset_defaults()
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -116,7 +126,7 @@ UNMEASURED = (
 AGAIN = {"redis8", "valkey"}
 # Kinds of servers, as parameters: a test over each of them is repeated.
 SERVERS = {"redis", "redis8", "valkey", "cluster"}
-# Measured with the first of a test's parameters: the others run the same lines.
+# Measured with the first of a test's parameters, and over a backend: the others run the same lines.
 FIRST_ALONE = "tests/engine/"
 # What Hypothesis draws is not measured: lines that it alone reaches would come and go. Here it reaches most.
 DRAWN_ALONE = "tests/engine/test_packed.py"
@@ -184,7 +194,12 @@ def _halve(config: pytest.Config, items: list[pytest.Item]) -> None:
 
 
 def _family(item: pytest.Item) -> str:
-    """What an item has in common with those that it is halved with: all but its kind of server, if any."""
+    """What an item has in common with those that it is halved with: its folder, or all but its kind of
+    server, if any.
+    """
+    folder = next((one for one in HALVED if item.nodeid.startswith(one)), None)
+    if folder is not None:
+        return folder
     others = [word for word in _parameters(item) if word not in SERVERS]
     return _name(item) if len(others) == len(_parameters(item)) else f"{_name(item)}[{'-'.join(others)}]"
 
@@ -192,7 +207,7 @@ def _family(item: pytest.Item) -> str:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """What takes long begins first; begun last, one process would be at it while the others have ended."""
     for item in items:
-        if not SERVERS.isdisjoint(_parameters(item)):
+        if item.nodeid.startswith(HALVED) or not SERVERS.isdisjoint(_parameters(item)):
             item.add_marker(pytest.mark.halved)
     if not halves.are_whole():
         _halve(config, items)
@@ -219,9 +234,8 @@ def _parameters(item: pytest.Item) -> list[str]:
 def _is_measured(item: pytest.Item, before: set[str]) -> bool:
     """Whether a test's lines count; `before` are the names of those that do already."""
     path = item.nodeid
-    is_again = (_name(item) in before and path.startswith(FIRST_ALONE)) or not AGAIN.isdisjoint(
-        _parameters(item)
-    )
+    kinds = SERVERS.intersection(_parameters(item))
+    is_again = (_name(item) in before and path.startswith(FIRST_ALONE) and not kinds) or bool(AGAIN & kinds)
     is_drawn = is_hypothesis_test(getattr(item, "obj", None)) and not path.startswith(DRAWN_ALONE)
     return not (is_again or is_drawn or path.startswith(UNMEASURED))
 
@@ -256,7 +270,15 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 class _Scheduling(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
-    """A file's tests stay together: they share a server. So do those of a session of Spark, and of wheels."""
+    """A file's tests stay together: they share a server. So do those of a session of Spark, and of wheels.
+    Spark's come first, and go to the process that does not give way.
+    """
+
+    def schedule(self) -> None:
+        """Give each process its first tests, in their order."""
+        for node in [one for one in self.nodes if one.gateway.id != FIRST]:
+            self.assigned_work[node] = self.assigned_work.pop(node)
+        super().schedule()
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]

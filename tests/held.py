@@ -48,6 +48,7 @@ def held_by_requests(gateway: Gateway) -> dict[str, object]:
 
 def held(gateway: Gateway) -> dict[str, object]:
     """What is held for all that came."""
+    engine = gateway.opened and gateway.opened.engine
     kept: dict[str, object] = {
         "turns": gateway.limits.turns._waiting,
         "connections in turn": gateway.limits.requests._ready,
@@ -58,13 +59,13 @@ def held(gateway: Gateway) -> dict[str, object]:
         "leases": gateway.leases._leases,
         "watchers": gateway.leases._following,
         "feeds": [*_subscribed(gateway)],
-        "blocked reads": gateway._engine.figures().waiting if isinstance(gateway._engine, Engine) else 0,
+        "blocked reads": engine.figures().waiting if isinstance(engine, Engine) else 0,
     }
     return held_by_requests(gateway) | {name: value for name, value in kept.items() if value}
 
 
 def _subscribed(gateway: Gateway) -> Iterator[str]:
-    tenants = gateway._tenants
+    tenants = gateway.opened and gateway.opened.tenants
     for tenant in () if tenants is None else (tenants.plain, *tenants._tenants.values()):
         yield from (name for name, feed in tenant.feeds._feeds.items() if feed._subscribers)
 

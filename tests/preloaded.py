@@ -24,10 +24,11 @@ from typing import Any, ClassVar, Final
 import coverage
 import pytest
 
-# What `weir serve` imports on its way, with its fronts.
+# What `weir serve` imports on its way, with its fronts; and what workers do.
 _MODULES: Final = (
     "tests.preloaded",
     "weir.cli.main",
+    "weir.worker",
     "app.cli.plugin",
     "app.server",
     "app.supervisor",

@@ -94,7 +94,7 @@ def test_the_way_of_an_entry_is_that_of_the_imports() -> None:
     assert found is not None, "the page has the way of an entry"
     parents: list[str] = []
     steps = [*STEP.findall(found[1])]
-    assert len(steps) == len(found[1].strip().splitlines()) == 12
+    assert len(steps) == len(found[1].strip().splitlines()) == 11
     for indent, turned, path in steps:
         module, depth = path.replace("/", "."), len(indent) // 2
         assert depth <= len(parents)

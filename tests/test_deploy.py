@@ -16,6 +16,7 @@ from ruamel.yaml import YAML
 from app.lifespan import check_exposure
 from app.policies import ROOT_TOKEN_CHARS_MIN
 from app.settings import Settings, load
+from tests.documents.shell import options_of
 
 ROOT = Path(__file__).parents[1]
 TOOLS = Path(sys.executable).parent
@@ -103,18 +104,9 @@ def _jobs() -> dict[str, list[str]]:
 def test_jobs_are_started_with_options_that_exist(file: str) -> None:
     """And with those that the job insists on: the help names them all."""
     job, *words = _jobs()[file]
-    help_page = subprocess.run(
-        [sys.executable, "-m", "pyspark_weir", job, "--help"],
-        cwd=ROOT,
-        env=os.environ | {"COLUMNS": "200"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    ).stdout
     options = {word.split("=")[0] for word in words if word.startswith("--")}
     assert "--checkpoint" in options
-    assert options <= set(re.findall(r"--[a-z-]+", help_page))
+    assert options <= options_of(job)
 
 
 def test_jobs_keep_archive_and_checkpoint_in_the_volume() -> None:

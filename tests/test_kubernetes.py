@@ -19,11 +19,10 @@ FOLDER: Final = ROOT / "deploy" / "kustomize"
 VALIDATE: Final = ROOT / ".venv" / "tools" / "bin" / "kubernetes-validate"
 # Of the Prometheus operator, of Kustomize itself: Kubernetes has no schemas of them.
 _OTHERS: Final = ("monitoring.coreos.com/", "kustomize.config.k8s.io/")
-# Each overlay, the kind of its workload, and the files of its secrets.
-OVERLAYS: Final = {
-    "backend": ("Deployment", {"backend.password", "backend.url", "metrics.token", "tokens.toml"}),
-    "embedded": ("StatefulSet", {"metrics.token", "tokens.toml"}),
-}
+# Each overlay, and the kind of its workload.
+OVERLAYS: Final = {"backend": "Deployment", "embedded": "StatefulSet"}
+_SECRET: Final = re.compile(r"create secret generic (\S+)((?:[ \\\n]+--from-\S+)+)")
+_KEY: Final = re.compile(r"--from-(?:file|literal)=([^=\s]+)")
 overlays = pytest.mark.parametrize("overlay", OVERLAYS)
 
 
@@ -53,7 +52,7 @@ def _kind(overlay: str, kind: str) -> dict[str, Any]:
 
 
 def _workload(overlay: str) -> dict[str, Any]:
-    return dict(_kind(overlay, OVERLAYS[overlay][0])["spec"])
+    return dict(_kind(overlay, OVERLAYS[overlay])["spec"])
 
 
 def _validate(*files: Path) -> subprocess.CompletedProcess[str]:
@@ -95,19 +94,22 @@ def test_each_overlay_names_what_is_there() -> None:
 
 @pytest.mark.skipif(not shutil.which("kubectl"), reason="kubectl is not on this machine")
 @overlays
-def test_the_overlay_can_be_built(overlay: str, tmp_path: Path) -> None:
-    """By kubectl's kustomize: one of each kind, all but the namespace in it, labelled alike."""
-    shutil.copytree(FOLDER, tmp_path / "kustomize")
-    for name in OVERLAYS[overlay][1]:
-        (tmp_path / "kustomize" / overlay / name).write_text("x\n")
-    command = ["kubectl", "kustomize", str(tmp_path / "kustomize" / overlay)]
+def test_the_overlay_is_a_remote_base(overlay: str, tmp_path: Path) -> None:
+    """By kubectl's kustomize, out of a repository: one of each kind, all but the namespace in it."""
+    there = tmp_path / "weir"
+    shutil.copytree(FOLDER, there / "deploy" / "kustomize")
+    identity = ("-c", "user.name=weir", "-c", "user.email=weir@localhost")
+    for command in (["init", "--quiet"], ["add", "."], [*identity, "commit", "--quiet", "--message=all"]):
+        subprocess.run(["git", *command], cwd=there, check=True, timeout=60)
+    own = tmp_path / "own" / "kustomization.yaml"
+    own.parent.mkdir()
+    own.write_text(f"resources:\n- file://{there}//deploy/kustomize/{overlay}?ref=HEAD\n")
+    command = ["kubectl", "kustomize", str(own.parent)]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert ran.returncode == 0, ran.stderr
     (tmp_path / "built.yaml").write_text(ran.stdout)
     built = list(YAML(typ="safe").load_all(ran.stdout))
-    secrets = _load(FOLDER / overlay / "kustomization.yaml")["secretGenerator"]
-    written = [one["kind"] for one in _of(overlay)] + ["Secret" for _ in secrets]
-    assert sorted(one["kind"] for one in built) == sorted(written)
+    assert sorted(one["kind"] for one in built) == sorted(one["kind"] for one in _of(overlay))
     assert all(one["kind"] == "Namespace" or one["metadata"]["namespace"] == "weir" for one in built)
     assert _validate(tmp_path / "built.yaml").returncode == 0
 
@@ -119,7 +121,7 @@ def test_what_selects_the_pod_selects_it(overlay: str) -> None:
     assert labels
     assert _kind(overlay, "Service")["spec"]["selector"] == labels
     assert _kind(overlay, "NetworkPolicy")["spec"]["podSelector"]["matchLabels"] == labels
-    for kind in ("PodDisruptionBudget", "ServiceMonitor", OVERLAYS[overlay][0]):
+    for kind in ("PodDisruptionBudget", "ServiceMonitor", OVERLAYS[overlay]):
         assert _kind(overlay, kind)["spec"]["selector"]["matchLabels"] == labels
     base = _load(FOLDER / "base" / "kustomization.yaml")
     assert base["labels"] == [{"pairs": labels}]
@@ -177,21 +179,15 @@ def test_gateways_over_a_backend_are_several_and_may_call_it() -> None:
 
 
 @overlays
-def test_secrets_are_files_that_are_in_no_repository(overlay: str) -> None:
-    """The secrets that the pod and the scrape use are made of them, under the very names."""
-    kustomization = _load(FOLDER / overlay / "kustomization.yaml")
-    secrets = {
-        secret["name"]: {one.rpartition("=")[2]: one.partition("=")[0] for one in secret["files"]}
-        for secret in kustomization["secretGenerator"]
-    }
-    files = {name for secret in secrets.values() for name in secret}
-    assert files == OVERLAYS[overlay][1]
-    assert files <= set((FOLDER / overlay / ".gitignore").read_text().split())
-    assert kustomization["generatorOptions"]["disableNameSuffixHash"]
+def test_the_commands_make_the_secrets_that_pods_and_scrapes_use(overlay: str) -> None:
+    """Under the very names, with each key that is mounted."""
+    text = (ROOT / "deploy" / "README.md").read_text()
+    commands = text[text.index(f"apply --kustomize deploy/kustomize/{overlay}") :].partition("```")[0]
+    secrets = {name: set(_KEY.findall(keys)) for name, keys in _SECRET.findall(commands)}
     (endpoint,) = _kind(overlay, "ServiceMonitor")["spec"]["endpoints"]
     credentials = endpoint["authorization"]["credentials"]
-    assert credentials == {"name": "weir-tokens", "key": secrets["weir-tokens"]["metrics.token"]}
+    assert credentials["key"] in secrets[credentials["name"]]
     mounted = [one["secret"] for one in _workload(overlay)["template"]["spec"]["volumes"] if "secret" in one]
     assert {one["secretName"] for one in mounted} == set(secrets)
     for one in mounted:
-        assert {item["key"] for item in one["items"]} <= set(secrets[one["secretName"]].values())
+        assert {item["key"] for item in one["items"]} <= secrets[one["secretName"]]

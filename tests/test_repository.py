@@ -45,6 +45,7 @@ TARGETS: Final = (
     "prove",
     "soak",
     "bench",
+    "pictures",
     "lock",
     "clean",
 )

@@ -157,7 +157,7 @@ async def all_calls() -> Mapping[str, Calls]:
     app = App(Gateway(settings, SystemClock()))
     engine = Engine.open(MemoryStorage(), clock=SystemClock())
     await engine.start()
-    app.gateway.open(engine)
+    app.life.open(engine)
     await _fill(engine)
     server = http_server(settings, app)
     lines: list[tuple[Any, Transport]] = [(server.connect(), Transport()) for _ in range(MANY)]

@@ -250,7 +250,7 @@ async def all_traces() -> Traces:
     app = App(Gateway(settings, SystemClock()))
     engine = Engine.open(MemoryStorage(), clock=SystemClock())
     await engine.start()
-    app.gateway.open(engine)
+    app.life.open(engine)
     server, listener = http_server(settings, app), socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
     serving = asyncio.create_task(server.serve(listener))

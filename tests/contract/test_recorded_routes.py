@@ -79,7 +79,7 @@ async def app() -> AsyncIterator[App]:
     app = create_app(Settings(log_requests="none"), clock)
     engine = Engine.open(None, clock=clock)
     await engine.start()
-    app.gateway.open(engine)
+    app.life.open(engine)
     yield app
     await engine.close()
 

@@ -47,10 +47,8 @@ async def asking(
 
 def answer(status: bytes, body: bytes, headers: bytes = b"") -> bytes:
     """As HTTP has it."""
-    return b"HTTP/1.1 %b\r\n%bcontent-length: %d\r\nconnection: close\r\n\r\n%b" % (
-        *(status, headers),
-        *(len(body), body),
-    )
+    head = b"HTTP/1.1 %b\r\n%bcontent-length: %d\r\nconnection: close\r\n\r\n" % (status, headers, len(body))
+    return head + body
 
 
 def asked_from(low: int, *, end: int | None = None) -> Asked:
@@ -128,43 +126,23 @@ async def test_the_token_and_the_deadline_go_along(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "code", "words"),
+    ("given", "words"),
     [
-        (
-            answer(b"429 Too Many Requests", b'{"code":"history_busy","detail":"64 pages"}'),
-            "history_busy",
-            "64",
-        ),
-        (
-            answer(
-                b"503 Service Unavailable", b'{"code":"history_unavailable","detail":"x.parquet is missing"}'
-            ),
-            *("history_unavailable", "x.parquet is missing"),
-        ),
-        (
-            answer(b"401 Unauthorized", b'{"code":"unauthenticated"}'),
-            "history_unavailable",
-            "history_token_file",
-        ),
-        (answer(b"200 OK", b"<html>"), "history_unavailable", "is no service of history"),
-        (answer(b"502 Bad Gateway", b"<html>"), "history_unavailable", "status 502"),
-        (b"", "history_unavailable", "does not answer"),
+        (answer(b"429 Too Many Requests", b'{"code":"history_busy","detail":"64 pages"}'), "64"),
+        (answer(b"503 x", b'{"code":"history_unavailable","detail":"x.parquet is missing"}'), "x.parquet is"),
+        (answer(b"401 Unauthorized", b'{"code":"unauthenticated"}'), "history_token_file"),
+        (answer(b"200 OK", b"<html>"), "is no service of history"),
+        (answer(b"502 Bad Gateway", b"<html>"), "status 502"),
+        (b"", "does not answer"),
         # Killed in the middle of a page.
-        (
-            b"HTTP/1.1 200 OK\r\n%bcontent-length: 900\r\n\r\n%b" % (HEADERS, PAGE[:9]),
-            *("history_unavailable", "does not answer"),
-        ),
-        (answer(b"200 OK", b"\xff" * 40, HEADERS), "history_unavailable", "is no service of history"),
-        (answer(b"200 OK", PAGE, HEADERS.replace(b"0-0", b"x")), "history_unavailable", "no service of"),
-        (
-            answer(b"200 OK", PAGE, HEADERS.replace(b": 0\r", b": 9\r")),
-            "history_unavailable",
-            "no service of",
-        ),
-        (answer(b"200 OK", b"x" * (20 << 20), HEADERS), "history_unavailable", "bytes that a page may have"),
+        (b"HTTP/1.1 200 OK\r\n%bcontent-length: 900\r\n\r\n%b" % (HEADERS, PAGE[:9]), "does not answer"),
+        (answer(b"200 OK", b"\xff" * 40, HEADERS), "is no service of history"),
+        (answer(b"200 OK", PAGE, HEADERS.replace(b"0-0", b"x")), "no service of"),
+        (answer(b"200 OK", PAGE, HEADERS.replace(b": 0\r", b": 9\r")), "no service of"),
+        (answer(b"200 OK", b"x" * (20 << 20), HEADERS), "bytes that a page may have"),
     ],
 )
-async def test_what_is_wrong_is_named(given: bytes, code: str, words: str) -> None:
+async def test_what_is_wrong_is_named(given: bytes, words: str) -> None:
     """So that it can be put right."""
 
     async def give(_: bytes) -> bytes:
@@ -172,12 +150,12 @@ async def test_what_is_wrong_is_named(given: bytes, code: str, words: str) -> No
 
     async with asking(give) as client:
         refused = await refusal(client)
-    assert refused.code == code
+    assert refused.code == ("history_busy" if words == "64" else "history_unavailable")
     assert words in refused.detail
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    ("asked", "last", "count"),
     [
         # Below what was asked for, above it, and more entries than that.
         (asked_from(5), "4-0", 1),
@@ -185,9 +163,8 @@ async def test_what_is_wrong_is_named(given: bytes, code: str, words: str) -> No
         (asked_from(1), "1-0", 11),
     ],
 )
-async def test_entries_that_were_not_asked_for_are_no_page(wrong: tuple[Asked, str, int]) -> None:
+async def test_entries_that_were_not_asked_for_are_no_page(asked: Asked, last: str, count: int) -> None:
     """A cursor would go on from them."""
-    asked, last, count = wrong
     page = b'{"entries":[{"id":"%b","fields":{"a":"1"}}],"next":null,"more":false}' % last.encode()
     headers = b"weir-source: history\r\nweir-count: %d\r\nweir-more: false\r\n" % count
     headers += b"weir-next-id: %b\r\nweir-covered-up-to: 9-0\r\n" % last.encode()

@@ -10,8 +10,7 @@ import asyncio
 import http.client
 import json
 import sys
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -19,6 +18,7 @@ from urllib.parse import urlsplit
 from tests.mixed.ends import ENDS, converse
 from tests.mixed.overload import publish_overloaded
 from tests.mixed.scenarios import SCENARIOS
+from tests.serving import QuietHandler, serving
 from weir import Client
 
 RECORDED: Final = Path(__file__).with_name("recorded.json")
@@ -36,12 +36,12 @@ ABOUT: Final = "/v1"
 _KEPT: Final = ("content-type", "last-event-id", "accept", "retry-after")
 
 
-class _Recording(BaseHTTPRequestHandler):
+class _Recording(QuietHandler):
     protocol_version = "HTTP/1.1"
     behind: tuple[str, int]
     exchanges: list[dict[str, Any]]
 
-    def do_POST(self) -> None:
+    def respond(self) -> None:
         body = self.rfile.read(int(self.headers.get("content-length", "0")))
         connection = http.client.HTTPConnection(*self.behind, timeout=30)
         headers = {name: value for name, value in self.headers.items() if name.lower() != "host"}
@@ -55,25 +55,7 @@ class _Recording(BaseHTTPRequestHandler):
         }
         connection.close()
         self.exchanges.append(exchange)
-        content = exchange["answer"].encode()
-        self.send_response(exchange["status"])
-        for name, value in exchange["answer_headers"].items():
-            self.send_header(name, value)
-        self.send_header("content-length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    def do_GET(self) -> None:
-        self.do_POST()
-
-    def do_PUT(self) -> None:
-        self.do_POST()
-
-    def do_DELETE(self) -> None:
-        self.do_POST()
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        self.reply(exchange["status"], exchange["answer"].encode(), exchange["answer_headers"])
 
 
 def _kept(headers: Any) -> dict[str, str]:
@@ -111,11 +93,11 @@ def main() -> None:
     for name, scenario in SCENARIOS.items():
         exchanges: list[dict[str, Any]] = []
         handler = type("_Handler", (_Recording,), {"behind": behind, "exchanges": exchanges})
-        with ThreadingHTTPServer(("127.0.0.1", 0), handler) as proxy:
-            threading.Thread(target=proxy.serve_forever, daemon=True).start()
-            with Client(f"http://127.0.0.1:{proxy.server_address[1]}") as client:
-                seen = scenario(client)
-            proxy.shutdown()
+        with (
+            serving(ThreadingHTTPServer(("127.0.0.1", 0), handler)) as proxy,
+            Client(f"http://127.0.0.1:{proxy.server_address[1]}") as client,
+        ):
+            seen = scenario(client)
         recorded["scenarios"][name] = {"seen": seen, "exchanges": exchanges}
     recorded["refused"] = [_ask(behind, *one) for one in REFUSED]
     recorded["about"] = _ask(behind, "GET", ABOUT)

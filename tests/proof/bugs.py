@@ -33,6 +33,7 @@ _FAULT: Final = "tests/engine/test_fault.py"
 _KERNEL: Final = "tests/engine/test_kernel_syncs.py"
 _UNDO, _UNDOING = "engine/commands/pending.py", "tests/engine/test_undoing.py"
 _READERS, _PUMPS = "app/live/readers.py", "tests/app/test_pumps.py"
+_TAILS, _KINDS = "app/doors/sse/tails.py", "tests/app/test_readers.py"
 _NEIGHBOURS: Final = "tests/engine/test_neighbours.py"
 _SECOND: Final = "tests.proof.test_real_files:test_a_second_process_is_refused"
 _SHORT: Final = "tests.proof.test_real_files:test_a_system_that_writes_a_little_at_a_time"
@@ -290,7 +291,31 @@ BUGS: Final[dict[str, Bug]] = {
             "app/doors/websocket/group_subscription.py", "if taken.end is not None and taken.end.drained:",
             "if False:",
         ),
-    ), "tests/app/test_readers.py", {}),
+    ), _KINDS, {}),
+    "a frame's entries counted as delivered when it is written": _bug(
+        "app/doors/websocket/socket_link.py", "        self._frames.append((end, count, work, entry_ids))\n",
+        "        self._deliver(count)\n        self._frames.append((end, 0, work, entry_ids))\n", _KINDS,
+    ),
+    "a piece's entries counted as delivered before it has left": Bug((
+        Edit(
+            _TAILS, "                        await put(piece)\n",
+            '                        self._gateway.reports.counters.deliver("sse", self._entries)\n'
+            "                        await put(piece)\n",
+        ),
+        Edit(_TAILS, "                if is_sent:\n", "                if False:\n"),
+    ), _KINDS, {}),
+    "a piece in the output budget only while it is sent": Bug((
+        Edit(
+            _TAILS,
+            "        if len(self._piece) > FREE_BYTES:\n            self._hold(len(self._piece))\n",
+            "",
+        ),
+        Edit(
+            _TAILS, "                        await put(piece)\n",
+            "                        if len(piece) > FREE_BYTES:\n"
+            "                            self._hold(len(piece))\n                        await put(piece)\n",
+        ),
+    ), "tests/app/test_sse.py::test_a_piece_is_in_the_output_budget_from_its_writing_on", {}),
     "undone though the group was moved": _bug(
         _UNDO, "(key.generation, group.move) == (mark.generation, mark.move)",
         "key.generation == mark.generation", _UNDOING,

@@ -10,7 +10,7 @@ from tests.proof.planting import Edit, Planted
 
 _DURABLE, _RESP, _SOCKET = "app/doors/durable", "app/doors/resp", "app/doors/websocket"
 _READING, _TAILS = f"{_DURABLE}/reading.py", "app/doors/sse/tails.py"
-_TABLE, _STRIPPING = f"{_SOCKET}/subscription_table.py", "app/tenants/stripping.py"
+_TABLE, _RENAMING = f"{_SOCKET}/subscription_table.py", "app/tenants/renaming.py"
 _REMOTE, _LEASES = "app/fronts/remote_engine.py", "app/live/leases.py"
 _READERS: Final = "app/live/readers.py"
 # Tests that a bug names: where there are no probes, or what runs its lines does so before it begins.
@@ -217,8 +217,8 @@ _REDIS: Final = {
     ),
     "RENAME onto a stream that the caller may not write": _bug(
         "app/redis/rights.py",
-        "(parsed.target_actions, [command.target])",
-        "(parsed.target_actions, [command.stream])",
+        "(parsed.target_actions, targets or [source])",
+        "(parsed.target_actions, [source])",
     ),
     "what the commands of a pipeline deliver is not counted": _bug(
         "app/redis/queue.py",
@@ -229,19 +229,19 @@ _REDIS: Final = {
 
 _TENANTS: Final = {
     "streams that a plan misses shown with the prefix": _bug(
-        _STRIPPING, "[names.strip(name) for name in reply.missing]", "list(reply.missing)"
+        "engine/replies.py", "missing: Sequence[StreamKey]", "missing: Sequence[str]"
     ),
     "paused streams of a read shown with the prefix": _bug(
-        _STRIPPING, "paused=[names.strip(name) for name in reply.paused]", "paused=reply.paused"
+        "engine/replies.py", "paused: Sequence[StreamKey]", "paused: Sequence[str]"
     ),
     "two tenants answered under one idempotency key": _bug(
-        "app/tenants/renaming.py", "IdempotencyKey(names.add_to_key(key.key), key.digest)", "key"
+        _RENAMING, "{name: names.add_to_key(getattr(key, name))}", "{name: getattr(key, name)}"
     ),
     "a thousand tenants forgotten with those that are followed": _bug(
         "app/tenants/tenant.py", "if len(tenant.feeds)}", "if not len(tenant.feeds)}"
     ),
     "facts of a refusal with the prefix": _bug(
-        _STRIPPING,
+        _RENAMING,
         "key: added.get(value, value) if isinstance(value, str) else value\n",
         "key: value\n",
     ),
@@ -282,7 +282,7 @@ _CLUSTERED: Final = {
         "if from and (not needed or id_less(from, needed)) then",
         "if from and (not needed or id_less(needed, from)) then",
         "tests/cluster/test_scripts_removing.py",
-        "tests/cluster/test_retention.py",
+        "tests/engine/test_retention.py",
     ),
     "an entry deleted that another group has still to read": _bug(
         "engine/cluster/lua/delete_each.lua",
@@ -317,7 +317,7 @@ _CLIENTS: Final = {
         'if error.code == "backend_error":',
     ),
     "a worker takes more while settlements are under way": _bug(
-        "sdk/python/weir/worker.py",
+        "sdk/python/weir/_holdings.py",
         "self.credit - len(self._held) - len(self._unconfirmed)",
         "self.credit - len(self._held)",
     ),
@@ -328,7 +328,7 @@ _CLIENTS: Final = {
         _TYPESCRIPT,
     ),
     "a TypeScript worker gets back what its program has left": _bug(
-        "sdk/typescript/src/leases.ts",
+        "sdk/typescript/src/holdings.ts",
         "if (delivery === undefined || this.#dropped.has(delivery)) return undefined;",
         "if (delivery === undefined) return undefined;",
         _TYPESCRIPT,

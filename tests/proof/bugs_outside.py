@@ -37,7 +37,7 @@ OUTSIDE: Final[dict[str, tuple[Edit, str]]] = {
             '            raise invalid(name, "the parameter is given twice")\n',
             "            values[name] = value\n",
         ),
-        "tests/app/test_read.py",
+        "tests/app/test_wrong_values.py::test_a_wrong_parameter_is_named",
     ),
     "a time between two milliseconds rounded down": (
         Edit(_QUERY, "(1 if beyond and not upper else 0)", "0"),

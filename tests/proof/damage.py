@@ -86,14 +86,16 @@ class Tally:
         setattr(self, verdict, getattr(self, verdict) + 1)
 
 
-def verdict(whole: Directory, files: Mapping[str, bytes]) -> Verdict:
+def verdict(whole: Directory, files: Mapping[str, bytes], spoiled: str | None = None) -> Verdict:
     """Open a spoiled directory. AssertionError where it gives other data than were ever logged, where it
-    loses without a word, or where a refusal touches anything.
+    loses without a word, or where a refusal touches anything, or does not name the file that is `spoiled`.
     """
     storage = MemoryStorage(files)
     try:
         engine = Engine.open(storage, clock=HandClock(HOSTILE_WALL_MS), fsync="always")
-    except LogRefusedError:
+    except LogRefusedError as refusal:
+        named = refusal.file
+        assert spoiled in {None, named}, f"{named} was refused for {spoiled}"
         assert {name: storage.content(name) for name in storage.names()} == dict(files), (
             "refused, yet touched"
         )

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from engine import Fsync
-from tests.crash.test_kill import REWRITING, kill_under_load
+from tests.crash.harness import REWRITING
+from tests.crash.test_kill import kill_under_load
 from tests.proof import prove
 from tests.proof.campaigns import power_cuts
 from tests.proof.damage import Tally, cuts, directory, flips, verdict

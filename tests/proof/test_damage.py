@@ -75,7 +75,7 @@ def test_a_file_cut_at_any_byte(whole: Directory) -> None:
     """
     for name, files in cuts(whole):
         torn = name == whole.last and len(files[name]) >= stopped_bytes(whole)
-        assert verdict(whole, files) == ("prefix" if torn else "refused"), (name, len(files[name]))
+        assert verdict(whole, files, name) == ("prefix" if torn else "refused"), (name, len(files[name]))
 
 
 def test_a_file_cut_at_any_byte_after_a_clean_stop(stopped: Directory) -> None:
@@ -83,13 +83,13 @@ def test_a_file_cut_at_any_byte_after_a_clean_stop(stopped: Directory) -> None:
     assert stopped_bytes(stopped) == len(stopped.files[stopped.last])
     assert verdict(stopped, stopped.files) == "same"
     for name, files in cuts(stopped):
-        assert verdict(stopped, files) == "refused", (name, len(files[name]))
+        assert verdict(stopped, files, name) == "refused", (name, len(files[name]))
 
 
 def test_any_damage_after_a_clean_stop(stopped: Directory) -> None:
     """Refused, in the last frame too, before which nothing else says that it was synced."""
     for name, at, files in flips(stopped, every=FLIPS_EVERY):
-        assert verdict(stopped, files) == "refused", (name, at)
+        assert verdict(stopped, files, name) == "refused", (name, at)
     last = frames_of(stopped, stopped.last)[-1]
     content = stopped.files[stopped.last]
     for at in range(last.offset, last.end):
@@ -105,7 +105,7 @@ def check_flips(whole: Directory, every: int) -> int:
     synced, count = synced_bytes(whole), 0
     for name, at, files in flips(whole, every=every):
         expected = "prefix" if name == whole.last and at >= synced else "refused"
-        assert verdict(whole, files) == expected, (name, at)
+        assert verdict(whole, files, name) == expected, (name, at)
         count += 1
     return count
 
@@ -124,7 +124,7 @@ def test_zeros_in_the_place_of_a_part(whole: Directory, size: int) -> None:
     for name, start, files in holes(whole, size):
         synced = max(synced_bytes(whole, range(start, start + size)), stopped_bytes(whole))
         torn = name == whole.last and start >= synced
-        assert verdict(whole, files) == ("prefix" if torn else "refused"), (name, start)
+        assert verdict(whole, files, name) == ("prefix" if torn else "refused"), (name, start)
 
 
 @pytest.mark.parametrize("zeros", [1, 511, 512, 4096])
@@ -139,7 +139,7 @@ def test_frames_that_moved(whole: Directory) -> None:
     """F32: removed, doubled or swapped, in any file: never served as if nothing had happened."""
     synced = synced_bytes(whole)
     for name, what, files in moved_frames(whole):
-        found = verdict(whole, files)
+        found = verdict(whole, files, name)
         first = common_bytes(files[name], whole.files[name])
         if name != whole.last or first < synced:
             assert found == "refused", (name, what)
@@ -149,7 +149,7 @@ def test_files_that_are_not_as_they_were(whole: Directory) -> None:
     """F10: missing, empty, longer, zeros, exchanged: refused; bytes behind the last segment are a tail."""
     for name, what, files in whole_files(whole):
         expected = "same" if (name, what) == (whole.last, "longer") else "refused"
-        assert verdict(whole, files) == expected, (name, what)
+        assert verdict(whole, files, None if what.startswith("for") else name) == expected, (name, what)
 
 
 def test_an_older_base_beside_newer_segments(whole: Directory) -> None:
