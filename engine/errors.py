@@ -394,7 +394,7 @@ def recurring_forbidden() -> EngineError:
 
 def has_schedules(stream: str, count: int, end: str = "close") -> EngineError:
     """A stream that is not closed while entries are scheduled; `end` is "delete" where it is not deleted."""
-    sentence = f"the stream '{_printable(stream)}' has {count} schedules, which would never run"
+    sentence = f"the stream '{_printable(stream)}' has {count} schedule{'s' * (count > 1)} still to run"
     way = remedy("close_has_schedules" if end == "close" else "delete_has_schedules")
     return EngineError(
         "has_schedules", f"ERR {sentence}: {way.redis}", f"{sentence}: {way.rest}", schedules=count

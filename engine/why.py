@@ -121,9 +121,10 @@ def _of_pending(asked: _Asked, facts: GroupFacts, group: GroupInfo) -> Iterator[
         yield asked.because("holds_stream", words, id=held)
     if facts.busy_count:
         held = ids.format(facts.busy_id) if facts.busy_id else "one that is pending"
-        words = (
-            f"{facts.busy_count} entries wait for the {group.ordered_by} {facts.busy_key!r}, which {held} has"
-        )
+        whole = group.ordered_by == "*"
+        what = "turn of the group" if whole else f"{group.ordered_by} {facts.busy_key!r}"
+        waiting = "1 entry waits" if facts.busy_count == 1 else f"{facts.busy_count} entries wait"
+        words = f"{waiting} for the {what}, which {held} has"
         if facts.busy_all:
             words += f"; as {group.passed_over} wait in all, the group reads nothing new"
         yield asked.because("key_busy", words, id=ids.format(facts.busy_id))

@@ -46,6 +46,14 @@ async def test_a_read_gives_one_of_a_key_and_the_description_says_what_waits(
     assert await read(ordered) == ["2-0"]
 
 
+async def test_why_says_that_a_group_in_order_waits_for_its_turn(http: httpx.AsyncClient) -> None:
+    await http.put(G, json={"start": "0", "ordered_by": "*"})
+    await add(http, "ab")
+    assert await read(http) == ["1-0"]
+    (busy,) = [one for one in (await http.get(f"{G}/why")).json()["reasons"] if one["code"] == "key_busy"]
+    assert busy["detail"].startswith("1 entry waits for the turn of the group, which 1-0 has")
+
+
 async def test_the_order_is_changed_only_while_nothing_is_in_flight(ordered: httpx.AsyncClient) -> None:
     await read(ordered)
     refused = await ordered.patch(G, json={"in_flight_per_key": 2})

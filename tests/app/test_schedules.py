@@ -389,6 +389,7 @@ async def test_a_stream_is_closed_only_without_them(http: httpx.AsyncClient) -> 
     await http.put(SCHEDULES + "/a", json={"entry": ENTRY, "in_ms": 60_000})
     answer = await http.post(STREAM + "/close")
     assert (refusal(answer), answer.json()["schedules"]) == ((409, "has_schedules"), 1)
+    assert "the stream 's' has 1 schedule still to run" in answer.json()["detail"]
     method, way = answer.json()["detail"].partition("close it with ")[2].split()
     assert (await http.request(method, way.replace("{stream}", "s"))).status_code == 200
     assert (await http.get(SCHEDULES)).json() == {"schedules": [], "next": None}
