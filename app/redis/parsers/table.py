@@ -98,13 +98,7 @@ def _help(container: str) -> CommandRow:
     return CommandRow(2, _NOBODY, lambda _: at_once(lambda _: list(help_texts.lines(container))))
 
 
-def _command_count(_: Words) -> CommandRequest:
-    return at_once(lambda _: len({name.partition("|")[0] for name in COMMANDS}))
-
-
-_HELPFUL: Final = ("command", "config", "memory", "object", "weir.group", "weir.schedule", "xgroup", "xinfo")
-
-COMMANDS: Final[Mapping[str, CommandRow]] = {
+_ROWS: Final[dict[str, CommandRow]] = {
     "xadd": CommandRow(-5, _WRITE, parse_entries.xadd),
     "xlen": CommandRow(2, _READ, parse_entries.xlen),
     "xrange": CommandRow(-4, _READ, parse_entries.xrange),
@@ -185,11 +179,12 @@ COMMANDS: Final[Mapping[str, CommandRow]] = {
     "time": CommandRow(1, _NOBODY, parse_server.time),
     "wait": CommandRow(3, _NOBODY, parse_server.wait),
     "waitaof": CommandRow(4, _NOBODY, parse_server.waitaof),
-    "command|count": CommandRow(2, _NOBODY, _command_count),
-    **{f"{name}|help": _help(name) for name in _HELPFUL},
+    "command|count": CommandRow(2, _NOBODY, lambda _: at_once(lambda _: len(_NAMES))),
 }
 
-_CONTAINERS: Final = frozenset(name.partition("|")[0] for name in COMMANDS if "|" in name)
+_CONTAINERS: Final = frozenset(name.partition("|")[0] for name in _ROWS if "|" in name)
+COMMANDS: Final = _ROWS | {f"{name}|help": _help(name) for name in sorted(_CONTAINERS)}
+_NAMES: Final[set[str]] = {name.partition("|")[0] for name in COMMANDS}
 
 
 def look_up(words: Sequence[bytes]) -> str:
