@@ -64,15 +64,12 @@ class Row(NamedTuple):
 
 ENTRY_PLACES: Final = ('{"fields":[["a",@]]}', '{"id":@,"fields":{"a":"1"}}', '{"a":@}', "[@]", '[{"a":@}]')
 PLAIN: Final = Row()
+# Others are reached by their documents alone.
 ROWS: Final[Mapping[str, Row]] = {
     "runCommand": Row(places=('["XADD","s","*","a",@]', '["SET",@]')),
     "runPipeline": Row(places=('[["XADD","s","*","a",@]]', '[["PING"],@]')),
     "runTransaction": Row(places=('[["XADD","s","*","a",@]]', '[["PING"],@]')),
-    "putStream": PLAIN,
     "updateStream": Row("application/merge-patch+json"),
-    "deleteStream": PLAIN,
-    "setLastId": PLAIN,
-    "trimStream": PLAIN,
     "addEntries": Row(
         places=(*ENTRY_PLACES, '{"entries":[{"fields":{"a":@}}]}', '{"entries":[@]}'), batch="@"
     ),
@@ -84,41 +81,15 @@ ROWS: Final[Mapping[str, Row]] = {
         LINES, ('{"a":@}', '{"a":"1"}\n{"fields":{"a":@}}', '{"fields":@}', "@\n@"), batch="@"
     ),
     "addRawEntry": Row("application/octet-stream"),
-    "deleteEntry": PLAIN,
-    "deleteEntries": PLAIN,
     "closeStream": Row(
         places=('{"reason":"x","entries":[{"fields":{"a":@}}]}',), batch='{"reason":"x","entries":@}'
     ),
     "putSchedule": Row(places=('{"in_ms":@,"fields":{"a":"1"}}', '{"in_ms":1000,"fields":{"a":@}}')),
-    "updateSchedule": PLAIN,
-    "deleteSchedule": PLAIN,
-    "fireSchedule": PLAIN,
-    "readStreams": PLAIN,
     "publish": Row(
         places=('{"streams":{"s":[{"fields":{"a":@}}],"r":[{"fields":{"a":"1"}}]}}',),
         batch='{"streams":{"s":@}}',
     ),
-    "plan": PLAIN,
-    "createGroup": PLAIN,
-    "ensureGroup": PLAIN,
     "updateGroup": Row("application/merge-patch+json"),
-    "deleteGroup": PLAIN,
-    "createConsumer": PLAIN,
-    "deleteConsumer": PLAIN,
-    "readGroup": PLAIN,
-    "ackEntries": PLAIN,
-    "nackEntries": PLAIN,
-    "deadLetterEntries": PLAIN,
-    "claimEntries": PLAIN,
-    "extendEntries": PLAIN,
-    "autoclaimEntries": PLAIN,
-    "redriveDeadLetters": PLAIN,
-    "startRewrite": PLAIN,
-    "startBackup": PLAIN,
-    "createTicket": PLAIN,
-    "createToken": PLAIN,
-    "deleteToken": PLAIN,
-    "createRevocation": PLAIN,
     "createDurable": Row(places=("[@]", '[{"a":@},1]'), batch="@"),
     "appendDurable": Row(places=("[@]", '[{"a":@},1]'), batch="@"),
     "deleteDurable": PLAIN,
@@ -164,18 +135,19 @@ def places_of(schema: Mapping[str, Any], schemas: Mapping[str, Any]) -> Iterator
         yield from places_of(inner, schemas)
 
 
+def content_of(operation: str) -> Mapping[str, Any] | None:
+    """What its document says of its body, by media type; None where that does not describe it."""
+    paths = document("/openapi.json")["paths"].values()
+    found = [one for path in paths for one in path.values() if one["operationId"] == operation]
+    return found[0].get("requestBody", {}).get("content", {}) if found else None
+
+
 def body_places(operation: str) -> Sequence[str]:
     """Where a shape stands in its body."""
-    api = document("/openapi.json")
-    found: Any = next(
-        (one for path in api["paths"].values() for one in path.values() if one["operationId"] == operation),
-        {},
-    )
-    content = found.get("requestBody", {}).get("content", {})
-    described = [
-        place for one in content.values() for place in places_of(one["schema"], api["components"]["schemas"])
-    ]
-    return list(dict.fromkeys([HERE, *ROWS[operation].places, *described]))
+    schemas = document("/openapi.json")["components"]["schemas"]
+    content = content_of(operation) or {}
+    described = [place for one in content.values() for place in places_of(one["schema"], schemas)]
+    return list(dict.fromkeys([HERE, *ROWS.get(operation, PLAIN).places, *described]))
 
 
 def frame_places(op: str) -> Sequence[str]:
@@ -324,7 +296,7 @@ def head_of(operation: str, stream: str) -> str:
     """The first lines of a request."""
     found = OPERATIONS[operation]
     path = found.template.replace(":path", "").format(**NAMES, stream=stream)
-    return f"{found.method} {path} HTTP/1.1\r\nContent-Type: {ROWS[operation].media}"
+    return f"{found.method} {path} HTTP/1.1\r\nContent-Type: {ROWS.get(operation, PLAIN).media}"
 
 
 def prepare(gateway: Weighed) -> None:
@@ -391,9 +363,14 @@ def failures_of(door_name: str, places: Sequence[str], weigh: Weigh, directory: 
 # ---- the tests
 
 
+@pytest.mark.early
 def test_every_operation_is_reached() -> None:
-    """One that is added needs a row; a frame has its members in the document."""
-    assert {*OPERATIONS} == {*ROWS}
+    """By the members in its document, as each frame, or by its row."""
+    assert ROWS.keys() <= OPERATIONS.keys()
+    for operation in OPERATIONS.keys() - ROWS.keys():
+        content = content_of(operation)
+        is_described = content is not None and JSON in content and len(body_places(operation)) > 1
+        assert is_described or content == {}, f"ROWS says what the body of {operation} is"
     assert len(SHAPES) >= 22
 
 
@@ -403,7 +380,7 @@ OFTEN: Final = ("addEntries", "addEntryBatch", "appendDurable")
 
 
 @pytest.mark.halved
-@pytest.mark.parametrize("operation", ROWS if halves.are_whole() else OFTEN)
+@pytest.mark.parametrize("operation", OPERATIONS if halves.are_whole() else OFTEN)
 def test_a_body_takes_what_is_held_for_it(operation: str, tmp_path: Path) -> None:
     """Each shape as the value of one member after the other."""
     assert not failures_of(operation, body_places(operation), weigh_body, tmp_path)
