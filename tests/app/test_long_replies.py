@@ -10,6 +10,7 @@ from typing import Any, Final, get_args, get_type_hints
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from app.limits import CommandLimits, text_bytes
 from app.live.budgets import BODY_COPIES, FREE_BYTES
@@ -23,7 +24,7 @@ from engine.commands.registry import RUN, STEPS
 from engine.commands.scheduling import LATER_MAX
 from engine.commands.turn import Blocked, Unfinished
 from engine.recurrence import Rule
-from engine.replies import Dropped
+from engine.replies import Dropped, StreamInfo
 from engine.why import PENDING_LOOKED_AT
 from tests.engine.house import House
 
@@ -472,9 +473,24 @@ def _is_short(kind: type[Command]) -> bool:
     return {*(get_args(given) or (given,))} <= _SHORT_TYPES
 
 
+@pytest.mark.early
 def test_every_command_is_tried() -> None:
     """A new one, too: its longest reply is to be constructed here."""
-    assert {kind for kind in RUN if not _is_short(kind)} == set(CASES)
+    assert {kind for kind in RUN if not _is_short(kind)} == set(CASES), "each has a function marked @case"
+
+
+# Each has a limit of its own, of which a row has room for all.
+SHORT_TEXTS: Final = {"generation", "close_reason", "media", "forked_from", "state", "held_by"}
+
+
+@pytest.mark.early
+def test_a_text_of_a_stream_makes_a_list_of_streams_longer_or_is_short() -> None:
+    """A page has a thousand streams."""
+    hints, numbers = get_type_hints(StreamInfo), (int, bool, int | None)
+    texts: Any = {one: b"" if bytes in get_args(of) else "" for one, of in hints.items() if of not in numbers}
+    info = StreamInfo(**dict.fromkeys(hints, 0) | texts)
+    longer = {name for name, text in texts.items() if replace(info, **{name: type(text)(9)}).entries_bytes}
+    assert texts.keys() - longer == SHORT_TEXTS, "any other one counts in StreamInfo.entries_bytes"
 
 
 @pytest.mark.parametrize("kind", CASES, ids=lambda kind: kind.__name__)

@@ -3,6 +3,7 @@
 import re
 from collections.abc import AsyncIterator, Sequence
 from itertools import pairwise
+from typing import Any, get_type_hints
 
 import pytest
 from msgspec.structs import replace
@@ -293,7 +294,8 @@ def test_what_a_change_expects_is_all_that_a_stream_shows() -> None:
     has not, the first and last text, what a generation keeps, what follows from groups, and an estimate.
     """
     names = StreamInfo.__struct_fields__
-    info = StreamInfo(**dict.fromkeys(names, 0) | {"generation": ""})  # type: ignore[arg-type]
+    none: Any = {name: "" if of is str else 0 for name, of in get_type_hints(StreamInfo).items()}
+    info = StreamInfo(**none)
     told = {name: description_of(replace(info, **{name: type(getattr(info, name))(1)})) for name in names}
     of_redis = "idmp_duration_s idmp_maxsize pids_tracked iids_tracked iids_added iids_duplicates"
     others = "first_entry last_entry media forked_from held_by held_id state memory_bytes"

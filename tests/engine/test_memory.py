@@ -182,12 +182,13 @@ def test_it_tells_when_it_becomes_full_and_when_there_is_room() -> None:
 # --- what is refused ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.early
 def test_each_command_is_known_to_add_to_deliver_or_to_go_on() -> None:
     """One that changes something and needs nothing is one that makes room, or adds nothing to speak of."""
     adding_or_delivering = {type(command) for command in [*ADDING, *DELIVERING]} | {types.XIdmpRecord}
     named = {kind for kind in RUN if kind.needs is not MemoryNeed.NONE}
-    assert named <= adding_or_delivering
-    assert {kind for kind in RUN if kind.changes} - adding_or_delivering == GOING_ON
+    assert named <= adding_or_delivering, "what needs memory has a row in ADDING or DELIVERING"
+    assert {kind for kind in RUN if kind.changes} - adding_or_delivering == GOING_ON, "or in GOING_ON"
 
 
 @pytest.mark.parametrize("kind", [kind for kind in RUN if not kind.changes], ids=lambda kind: kind.__name__)

@@ -113,7 +113,9 @@ async def test_our_own_commands_are_in_every_table(wire: Wire) -> None:
         said: Mapping[bytes, Any] = dict(zip(docs[1][::2], docs[1][1::2], strict=True))
         assert said[b"summary"].decode() == f"See {GUIDE}."
         assert said[b"group"] == b"stream"
-        assert f"`{container.upper()} {subcommand.upper()}".rstrip() in guide, name
+        assert f"`{container.upper()} {subcommand.upper()}".rstrip() in guide, (
+            f"{GUIDE} has a row for {name}, HELP too"
+        )
 
 
 # ---- in both protocols

@@ -296,8 +296,10 @@ def name_of(words: Sequence[str]) -> str:
     return two if two in redis.COMMANDS else one
 
 
+@pytest.mark.early
 def test_each_command_has_an_example() -> None:
-    assert {name_of(words) for words in COMMANDS} == redis.COMMANDS.keys() - NOT_OF_TENANTS - BY_CHANCE
+    wanted = redis.COMMANDS.keys() - NOT_OF_TENANTS - BY_CHANCE
+    assert {name_of(words) for words in COMMANDS} == wanted, "each has a row in COMMANDS, HELP too"
 
 
 async def test_a_random_name_is_one_of_its_own(both: tuple[httpx.AsyncClient, ...]) -> None:
@@ -310,6 +312,7 @@ async def test_a_random_name_is_one_of_its_own(both: tuple[httpx.AsyncClient, ..
     assert found == {"a", "b"}
 
 
+@pytest.mark.early
 async def test_each_route_has_an_example(both: tuple[httpx.AsyncClient, ...]) -> None:
     document = (await both[0].get("/openapi.json")).json()
     templates = {
@@ -323,7 +326,7 @@ async def test_each_route_has_an_example(both: tuple[httpx.AsyncClient, ...]) ->
         for (wanted, template), operation in templates.items()
         if method == wanted and template.match(path.partition("?")[0])
     }
-    assert called == set(templates.values()) - OTHER_ROUTES
+    assert called == set(templates.values()) - OTHER_ROUTES, "each has a row in ROUTES"
 
 
 async def test_every_route_answers_both_alike(both: tuple[httpx.AsyncClient, ...]) -> None:

@@ -88,11 +88,12 @@ def _texts(hint: Any, place: str) -> Iterator[str]:
             yield from _texts(one, place)
 
 
+@pytest.mark.early
 @pytest.mark.parametrize(
     "kind", [one for one in COMMANDS if one not in _REFUSED], ids=lambda one: one.__name__
 )
 def test_every_text_of_a_command_has_a_mark_or_names_no_stream(kind: type[Command]) -> None:
-    assert {*texts(kind)} <= WITHOUT_NAMES.keys(), "a new text is a name of a stream, or has a line here"
+    assert {*texts(kind)} <= WITHOUT_NAMES.keys(), "a new text has its mark, or a line here"
 
 
 @pytest.mark.parametrize("command", REFUSED, ids=lambda command: type(command).__name__)
