@@ -143,7 +143,7 @@ def _methods(kind: type) -> Iterator[str]:
 @pytest.mark.early
 @pytest.mark.parametrize(("kind", "rows"), [(Client, STREAMS), (Group, GROUPS)])
 def test_every_call_has_its_row(kind: type, rows: Mapping[str, Row]) -> None:
-    assert {name.partition(",")[0] for name in rows} == {*_methods(kind)} - NOT_CALLS, "rows are here"
+    assert {name.partition(",")[0] for name in rows} == {*_methods(kind)} - NOT_CALLS, "each has a row here"
 
 
 @pytest.mark.parametrize("fault", FAULTS)
