@@ -286,7 +286,7 @@ CONCERNS: Final = (
         memory_is_bounded,
         (Pool.reserve,),
         {
-            "sse": "its pieces are as short as there is room for: tests/app/test_budget_doors.py",
+            "sse": "its pieces are as short as there is room for: tests/app/test_unread_answers.py",
             **_joining(_ONE_ID),
         },
     ),

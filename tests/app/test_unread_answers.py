@@ -16,8 +16,11 @@ from typing import Final
 import httpx
 import pytest
 
+from app.live.budgets import FREE_BYTES
+from tests.app.sockets import Raw
 from tests.cluster.servers import BackendServer
 from tests.server import Server, free_port
+from tests.waiting import until
 
 MIB: Final = 1 << 20
 # Of the container; the memory limit and the pool follow from it.
@@ -30,16 +33,45 @@ ROUNDS: Final = 5
 # Beside the pool: replies that threads are writing, of up to 8 MiB as entries, as text, and joined.
 MAKING_BYTES: Final = 6 * 3 * 8 * MIB
 WATCHED_S: Final = 4.0
+PATIENCE_S: Final = 15.0
+RECEIVE_BYTES: Final = 16 << 10
 
-PIPELINE: Final = json.dumps([["XRANGE", "b", "-", "+"]] * COMMANDS).encode()
-HTTP: Final = (
-    b"POST /v1/commands/pipeline HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-    b"Content-Length: %d\r\n\r\n%b" % (len(PIPELINE), PIPELINE)
-)
-RESP: Final = b"*4\r\n$6\r\nXRANGE\r\n$1\r\nb\r\n$1\r\n-\r\n$1\r\n+\r\n" * COMMANDS
-PAGE: Final = b"GET /v1/streams/b/entries?count=1000 HTTP/1.1\r\nHost: localhost\r\n\r\n" * 10
-COLUMNS: Final = b"GET /v1/streams/b/columns HTTP/1.1\r\nHost: localhost\r\n\r\n" * 10
-EXPORT: Final = b"GET /v1/streams/b/export HTTP/1.1\r\nHost: localhost\r\n\r\n"
+RANGE: Final = ["XRANGE", "b", "-", "+"]
+RESP_RANGE: Final = b"XRANGE b - +\r\n"
+LARGE_BYTES: Final = 900_000
+# A stream whose name makes its notifications long. Of 2 KB each: one client may have them all, and not all.
+LONG_NAME: Final = "n" * 500
+NOTIFICATIONS: Final = 2_500
+
+
+def asking(method: str, path: str, times: int, commands: object = None) -> bytes:
+    """Requests of this kind, several on one connection."""
+    body = b"" if commands is None else json.dumps(commands).encode()
+    head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    return b"%bContent-Length: %d\r\n\r\n%b" % (head.encode(), len(body), body) * times
+
+
+HERE: Final = ("embedded",)
+TWO: Final = ("embedded", "backend")
+EVERYWHERE: Final = ("embedded", "fronts", "backend")
+# By door: its port, what is sent to it, and where the engine is. Elsewhere it is served by the same code.
+DOORS: Final = {
+    "pages": ("http", asking("GET", "/v1/streams/b/entries?count=1000", 10), EVERYWHERE),
+    "asgi": ("http", asking("GET", "/v1/streams/b/entries?wait=1000&after=0", 3), HERE),
+    "columns": ("http", asking("GET", "/v1/streams/b/columns", 10), EVERYWHERE),
+    "export": ("http", asking("GET", "/v1/streams/b/export", 3), HERE),
+    "sse": ("http", asking("GET", "/v1/streams/b/tail?after=0", 3), TWO),
+    "command": ("http", asking("POST", "/v1/commands", 3, RANGE), HERE),
+    "pipeline": ("http", asking("POST", "/v1/commands/pipeline", 1, [RANGE] * COMMANDS), EVERYWHERE),
+    "multi-exec": ("http", asking("POST", "/v1/commands/multi-exec", 3, [RANGE] * 2), TWO),
+    "resp": ("resp", RESP_RANGE * COMMANDS, EVERYWHERE),
+    "resp multi": ("resp", b"MULTI\r\n%bEXEC\r\n" % (RESP_RANGE * 2), HERE),
+    "resp blocked": ("resp", b"XREAD BLOCK 10000 STREAMS late $\r\n", HERE),
+    "notifications": ("resp", b"PSUBSCRIBE __key*\r\n", HERE),
+    "websocket": ("http", b"", EVERYWHERE),
+}
+# Those at which memory is looked at for a while; at the others until something is counted.
+WATCHED: Final = ("pages", "columns", "export", "pipeline", "resp")
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +122,9 @@ def server(
             for pid in processes_of(server):
                 (group / "cgroup.procs").write_text(str(pid))
         entries = [{"fields": {"a": "x" * 50_000}}] * 100
-        httpx.post(f"{server.url}/v1/streams/b/entries", json={"entries": entries}).raise_for_status()
+        for stream, sent in (("b", entries), ("large", [{"fields": {"a": "x" * LARGE_BYTES}}] * 5)):
+            added = httpx.post(f"{server.url}/v1/streams/{stream}/entries", json={"entries": sent})
+            added.raise_for_status()
         ports["http"] = server.port
         yield server
 
@@ -112,42 +146,73 @@ def metric(server: Server, name: str) -> float:
     return next(float(line.split()[-1]) for line in text.splitlines() if line.startswith(name))
 
 
-@pytest.mark.halved
-@pytest.mark.parametrize(
-    ("server", "port", "request_bytes"),
-    [
-        pytest.param("embedded", "http", HTTP, id="pipeline"),
-        pytest.param("embedded", "resp", RESP, id="resp"),
-        pytest.param("embedded", "http", PAGE, id="pages"),
-        pytest.param("embedded", "http", COLUMNS, id="columns"),
-        pytest.param("embedded", "http", EXPORT, id="export"),
-        pytest.param("fronts", "http", HTTP, id="pipeline, fronts"),
-        pytest.param("fronts", "http", PAGE, id="pages, fronts"),
-        pytest.param("backend", "http", PAGE, id="pages, backend"),
-        pytest.param("backend", "resp", RESP, id="resp, backend"),
-    ],
-    indirect=["server"],
-)
+def connect(stack: ExitStack, port: int) -> socket.socket:
+    """A client that takes nothing."""
+    client = stack.enter_context(socket.socket())
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BYTES)
+    client.connect(("127.0.0.1", port))
+    return client
+
+
+def ask(stack: ExitStack, ports: dict[str, int], door: str) -> None:
+    """The same, which has asked for much at this door."""
+    port, sent, _ = DOORS[door]
+    if door == "websocket":
+        raw = stack.enter_context(Raw(ports["http"], RECEIVE_BYTES))
+        assert raw.handshake()[0] == 101
+        raw.send("subscribe", sub="b", streams={"large": "0"}, credit=1_000)
+        return
+    client = connect(stack, ports[port])
+    client.sendall(sent)
+    if door == "notifications":
+        assert client.recv(1) == b"*"
+
+
+def cause(door: str, server: Server, link: socket.socket) -> None:
+    """What the clients wait for, where they wait for something, by another client of Redis's protocol."""
+    if door == "resp blocked":
+        status = f"{server.url}/v1/status"
+        until(lambda: httpx.get(status).json()["connections"]["waiting_reads"] == CLIENTS, "they are blocked")
+        value = b"$%d\r\n%b\r\n" % (LARGE_BYTES, b"x" * LARGE_BYTES)
+        add = b"*5\r\n$4\r\nXADD\r\n$4\r\nlate\r\n$1\r\n*\r\n$1\r\na\r\n" + value
+        link.sendall(b"MULTI\r\n" + add * 5 + b"EXEC\r\n")
+    elif door == "notifications":
+        link.sendall(f"XADD {LONG_NAME} MAXLEN 1 * a b\r\n".encode() * NOTIFICATIONS)
+
+
+CASES: Final = [(place, door) for door, (_, _, places) in DOORS.items() for place in places]
+
+
+@pytest.mark.parametrize(("server", "door"), CASES, indirect=["server"])
 def test_answers_that_are_not_taken_have_a_limit_together(
-    server: Server, ports: dict[str, int], port: str, request_bytes: bytes
+    server: Server, ports: dict[str, int], door: str
 ) -> None:
-    """Everybody else's publishes succeed meanwhile, and the process grows by the pool at most."""
-    before, statuses, highest = resident_bytes(server), list[int](), 0
-    with ExitStack() as stack, httpx.Client(base_url=server.url) as innocent:
-        for _ in range(CLIENTS):
-            client = stack.enter_context(socket.socket())
-            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16 << 10)
-            client.connect(("127.0.0.1", ports[port]))
-            client.sendall(request_bytes)
-        ends_at = time.monotonic() + WATCHED_S
-        while time.monotonic() < ends_at:
-            answer = innocent.post("/v1/streams/other/entries", json={"fields": {"n": "1"}})
-            statuses.append(answer.status_code)
-            held = metric(server, 'weir_buffer_bytes{pool="output"}')
-            assert held <= POOL_BYTES
-            highest = max(highest, resident_bytes(server))
-            time.sleep(0.05)
-    assert set(statuses) == {201}
+    """At every door: what is held is counted, and given back when they leave. Everybody else's publishes
+    succeed meanwhile, and the process grows by the pool at most.
+    """
+    before, statuses, highest = resident_bytes(server), set[int](), 0
+
+    def watch(innocent: httpx.Client) -> float:
+        nonlocal highest
+        answer = innocent.post("/v1/streams/other/entries", json={"fields": {"n": "1"}})
+        statuses.add(answer.status_code)
+        held = metric(server, 'weir_buffer_bytes{pool="output"}')
+        assert held <= POOL_BYTES
+        highest = max(highest, resident_bytes(server))
+        return held
+
+    with httpx.Client(base_url=server.url) as innocent:
+        with ExitStack() as stack:
+            for _ in range(CLIENTS):
+                ask(stack, ports, door)
+            cause(door, server, stack.enter_context(socket.create_connection(("127.0.0.1", ports["resp"]))))
+            ends_at = time.monotonic() + (WATCHED_S if door in WATCHED else 0)
+            until(lambda: watch(innocent) > FREE_BYTES, "it is counted")
+            while time.monotonic() < ends_at:
+                watch(innocent)
+                time.sleep(0.05)
+        until(lambda: watch(innocent) == 0, "given back", PATIENCE_S)
+    assert statuses == {201}
     assert highest - before <= POOL_BYTES + MAKING_BYTES + CLIENTS * (64 << 10)
 
 
@@ -201,9 +266,7 @@ def test_lists_that_are_not_taken_have_a_limit_too(tmp_path: Path, path: str) ->
     list that is being made.
     """
     entry = {"fields": {"a": "x" * 900_000}}
-    asked = (
-        f"GET /v1/streams{'' if path[0] == '?' else '/'}{path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
-    )
+    asked = asking("GET", f"/v1/streams{'' if path[0] == '?' else '/'}{path}", 3)
     words = ("--set", f"memory_bytes_max={256 * MIB}", "--fsync", "no")
     with Server(tmp_path / "data", *words) as server, httpx.Client(base_url=server.url) as innocent:
         for number in range(10):
@@ -214,10 +277,7 @@ def test_lists_that_are_not_taken_have_a_limit_too(tmp_path: Path, path: str) ->
         before, statuses, highest = resident_bytes(server), set[int](), 0
         with ExitStack() as stack:
             for _ in range(2 * CLIENTS):
-                client = stack.enter_context(socket.socket())
-                client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16 << 10)
-                client.connect(("127.0.0.1", server.port))
-                client.sendall(3 * asked)
+                connect(stack, server.port).sendall(asked)
                 answer = innocent.post("/v1/streams/other/entries", json={"fields": {"n": "1"}})
                 statuses.add(answer.status_code)
                 assert metric(server, 'weir_buffer_bytes{pool="output"}') <= 32 * MIB
