@@ -1,4 +1,4 @@
-"""The ten ways in, each with the same few verbs: read, publish, delete, read for a group, stay.
+"""The ten ways in, each with the same few verbs: read, publish, delete, read for a group, wait, stay.
 
 Knows: how each way says them, to one gateway in this process. Must never know: what is checked.
 """
@@ -7,7 +7,7 @@ import asyncio
 import json
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,7 +16,7 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from websockets import ConnectionClosed
+from websockets import ConnectionClosed, InvalidStatus
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
@@ -31,11 +31,13 @@ from app.metrics.counters import Door as Label
 from app.metrics.tracing import Tracer
 from app.server import http_server
 from app.settings import Settings
-from engine import Engine, EngineProtocol
+from engine import Engine, EngineProtocol, entries
+from engine.commands.types import XAdd, XGroupCreate
 from tests.app.asgi_server import asgi_server
 from tests.app.conftest import calling
 from tests.app.policies import FixedPolicy, principal_with
 from tests.app.resp.conftest import Wire
+from tests.engine.asking import reply_to
 from tests.engine.clocks import HandClock
 from tests.fronts.joined import join
 
@@ -224,6 +226,15 @@ async def opened(
             await bench.close()
 
 
+@asynccontextmanager
+async def filled(directory: Path, **options: Any) -> AsyncIterator[Bench]:
+    """The same with a stream of one long entry, and a group that has not read it."""
+    async with opened(directory, **options) as bench:
+        await reply_to(bench.engine, XAdd(stream="orders", bodies=[entries.body([("f", LONG)])]))
+        await reply_to(bench.engine, XGroupCreate(stream="orders", group="g", start=0))
+        yield bench
+
+
 class Door:
     """One way in. `label` is its API in the metrics, `status` that of what is done."""
 
@@ -252,6 +263,14 @@ class Door:
         """Read `orders` as often, at once where the way in has several commands."""
         for _ in range(times):
             await self.read(bench, "orders")
+
+    async def wait(self, bench: Bench, after: str = "$") -> str:
+        """Read `orders` after this ID, and wait for what is not there."""
+        raise NotImplementedError
+
+    async def wait_for_group(self, bench: Bench) -> str:
+        """The same as the consumer `c` of the group."""
+        raise NotImplementedError
 
     async def stay(self, bench: Bench, staying: Callable[[], None]) -> str:
         """Keep something open until the gateway ends it; gives what was said at the end."""
@@ -305,8 +324,14 @@ class Http(Door):
     async def read_for_group(self, bench: Bench, group: str = "g") -> str:
         return await self.ask(bench, "POST", f"/v1/streams/orders/groups/{group}/consumers/c/read", {})
 
+    async def wait(self, bench: Bench, after: str = "$") -> str:
+        return await self.ask(bench, "GET", f"/v1/streams/orders/entries?after={after}&wait=30000")
+
+    async def wait_for_group(self, bench: Bench) -> str:
+        return await self.ask(bench, "POST", "/v1/streams/orders/groups/g/consumers/c/read", {"wait": 30_000})
+
     async def stay(self, bench: Bench, staying: Callable[[], None]) -> str:
-        asked = asyncio.create_task(self.ask(bench, "GET", "/v1/streams/orders/entries?after=$&wait=30000"))
+        asked = asyncio.create_task(self.wait(bench))
         await _until_waiting(bench, staying)
         return await asked
 
@@ -334,12 +359,9 @@ class Durable(Http):
     async def delete(self, bench: Bench, *streams: str) -> str:
         return "\n".join([await self.ask(bench, "DELETE", self._path(stream)) for stream in streams])
 
-    async def stay(self, bench: Bench, staying: Callable[[], None]) -> str:
-        asked = asyncio.create_task(
-            self.ask(bench, "GET", f"{self._path('orders')}?offset=now&live=long-poll")
-        )
-        await _until_waiting(bench, staying)
-        return await asked
+    async def wait(self, bench: Bench, after: str = "$") -> str:
+        offset = "now" if after == "$" else "-1"
+        return await self.ask(bench, "GET", f"{self._path('orders')}?offset={offset}&live=long-poll")
 
 
 class InWords(Door):
@@ -364,6 +386,13 @@ class InWords(Door):
     async def read_for_group(self, bench: Bench, group: str = "g") -> str:
         return await self.send(bench, ("XREADGROUP", "GROUP", group, "c", "STREAMS", "orders", ">"))
 
+    async def wait(self, bench: Bench, after: str = "$") -> str:
+        return await self.send(bench, _waiting(("XREAD", "STREAMS", "orders", after), 30_000))
+
+    async def wait_for_group(self, bench: Bench) -> str:
+        read = ("XREADGROUP", "GROUP", "g", "c", "STREAMS", "orders", ">")
+        return await self.send(bench, _waiting(read, 30_000))
+
 
 class Commands(InWords, Http):
     """The command API: one command, several, or several as one turn."""
@@ -377,12 +406,6 @@ class Commands(InWords, Http):
         path = f"/v1/commands{self._paths[self.name]}"
         bodies: list[Any] = [*commands] if self.name == "command" else [commands]
         return "\n".join([await self.ask(bench, "POST", path, body) for body in bodies])
-
-    async def stay(self, bench: Bench, staying: Callable[[], None]) -> str:
-        reading = ("XREAD", "BLOCK", "30000", "STREAMS", "orders", "$")
-        asked = asyncio.create_task(self.send(bench, reading))
-        await _until_waiting(bench, staying)
-        return await asked
 
 
 class Sse(Http):
@@ -408,6 +431,9 @@ class Sse(Http):
 
     async def read_for_group(self, bench: Bench, group: str = "g") -> str:
         return await self.events(bench, f"/v1/streams/orders/groups/{group}/consumers/c/stream")
+
+    async def wait(self, bench: Bench, after: str = "$") -> str:
+        return await self.events(bench, f"/v1/tail?stream=orders&after={after}")
 
     async def stay(self, bench: Bench, staying: Callable[[], None]) -> str:
         return await self.events(bench, "/v1/tail?stream=orders&after=0", staying)
@@ -473,13 +499,15 @@ class WebSocket(Door):
 
     async def stay(self, bench: Bench, staying: Callable[[], None]) -> str:
         got = ""
-        async with self.talking(bench) as connection:
-            staying()
-            try:
+        try:
+            async with self.talking(bench) as connection:
+                staying()
                 while "goaway" not in got:
                     got += str(await connection.recv())
-            except ConnectionClosed as closed:
-                got += str(closed)
+        except ConnectionClosed as closed:
+            got += str(closed)
+        except InvalidStatus as refused:
+            got += f"{refused.response.headers} {refused.response.body!r}"
         return got
 
 
@@ -506,23 +534,25 @@ class Redis(InWords):
         return "\n".join(got)
 
     async def stay(self, bench: Bench, staying: Callable[[], None]) -> str:
-        wire = await bench.wire()
-        await wire.call("AUTH", "default", "secret")
-        if self.name == "RESP blocked":
-            wire.send("XREAD", "BLOCK", "0", "STREAMS", "orders", "$")
-            await _until_waiting(bench, staying)
-        elif self.name == "RESP MULTI":
-            await wire.call("MULTI")
-            await wire.call("XLEN", "orders")
-            staying()
-        else:
-            staying()
-        got = ""
-        async with asyncio.timeout(LATE_S):
-            with suppress(ConnectionError):
-                while piece := await wire.reader.read(1_000):
-                    got += piece.decode()
-        wire.close()
+        with closing(await bench.wire()) as wire:
+            said = str(await wire.call("AUTH", "default", "secret"))
+            if said.startswith("-"):
+                assert await wire.ended()
+                return said
+            if self.name == "RESP blocked":
+                wire.send("XREAD", "BLOCK", "0", "STREAMS", "orders", "$")
+                await _until_waiting(bench, staying)
+            elif self.name == "RESP MULTI":
+                await wire.call("MULTI")
+                await wire.call("XLEN", "orders")
+                staying()
+            else:
+                staying()
+            got = ""
+            async with asyncio.timeout(LATE_S):
+                with suppress(ConnectionError):
+                    while piece := await wire.reader.read(1_000):
+                        got += piece.decode()
         return f"{got}closed"
 
     def lines(self, bench: Bench) -> list[bytes]:
@@ -533,12 +563,12 @@ class Redis(InWords):
         bench.resp.drain()
 
 
-def _waiting(words: tuple[Any, ...]) -> tuple[Any, ...]:
+def _waiting(words: tuple[Any, ...], block_ms: int = 1) -> tuple[Any, ...]:
     """A read with BLOCK; any other command as it is."""
-    if words[0] not in ("XREAD", "XREADGROUP"):
+    if words[0] not in ("XREAD", "XREADGROUP") or "BLOCK" in words:
         return words
     place = words.index("STREAMS")
-    return (*words[:place], "BLOCK", 1, *words[place:])
+    return (*words[:place], "BLOCK", block_ms, *words[place:])
 
 
 DOORS: Final[tuple[Door, ...]] = (

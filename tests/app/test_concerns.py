@@ -1,32 +1,41 @@
-"""What holds at every way in: 11 doors, 3 kinds that join × 17 concerns, each cell checked or with a reason.
+"""What holds at every way in: 11 doors, 3 kinds that join × 21 concerns, each cell checked or with a reason.
 
 `CONCERNS` names the functions that implement a concern. Where there are several, the doors differ in more
 than their bytes.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import pytest
+from structlog.testing import capture_logs
 
+from app.api.socket import Sockets
 from app.auth import Grant, Principal
 from app.auth.rate_limiter import Meter
+from app.doors.resp.port import Port
 from app.doors.resp.session import RespSession
 from app.http.common.exchanges import Exchanges
 from app.life import Life
 from app.live.budgets import Pool
 from app.live.sessions import OpenSessions
+from app.live.shares import Shares
+from app.live.waiting import Waits
 from app.metrics.counters import Counters
 from app.metrics.reports import Reports
 from app.metrics.tracing import Tracer
+from app.settings import Settings
 from app.work import Work
 from engine import Memory, Quota, entries
-from engine.commands.types import XAdd, XGroupCreate
+from engine.commands.types import XAdd
 from tests.app.joining_doors import JOINING_DOORS, JoiningDoor
-from tests.app.ten_doors import BURST, LATE_S, LONG, Bench, Check, Door, Redis, WebSocket, opened
+from tests.app.ten_doors import BURST, LATE_S, LONG, Bench, Check, Door, Redis, Sse, WebSocket, filled
 from tests.app.ten_doors import DOORS as TEN_DOORS
+from tests.bounds import BOUNDS
 from tests.engine.asking import reply_to
 
 DOORS: Final = (*TEN_DOORS, *JOINING_DOORS)
@@ -186,9 +195,89 @@ async def a_rate_is_held(bench: Bench, door: Door) -> None:
     meter.take_requests(BURST - bench.taken()[0])
     said = await door.read(bench, "orders")
     assert "rate_limited" in said or "the limit of requests is reached" in said
+    # An EventSource gives up at 429.
+    assert not isinstance(door, Sse) or (said[:3] == "200" and "event: end" in said)
     assert counters.rejected["rate_limited"] >= 1
     assert bench.taken()[0] == BURST
     assert not any(counters.delivered.values())
+
+
+@asynccontextmanager
+async def _staying(bench: Bench, door: Door) -> AsyncIterator[None]:
+    """While one more stays, whom others do not end."""
+    staying = asyncio.Event()
+    async with asyncio.TaskGroup() as tasks:
+        one = tasks.create_task(door.stay(bench, staying.set))
+        await staying.wait()
+        yield
+        assert not one.done()
+        one.cancel()
+
+
+async def _is_refused(bench: Bench, code: str, asked: Awaitable[str], words: str) -> str:
+    """What is said: the code where a door has codes, and these words. It counts, and nothing is delivered."""
+    counters = bench.gateway.reports.counters
+    before, delivered = counters.rejected[code], counters.delivered.copy()
+    said = await asked
+    assert code in said or "ERR " in said, said
+    assert words in said or "event: end" in said, said
+    assert (counters.rejected[code], counters.delivered) == (before + 1, delivered)
+    return said
+
+
+async def waiting_reads_are_bounded(bench: Bench, door: Door) -> None:
+    """One that has something to give does not wait; one that leaves makes room, and holds nothing."""
+    waits = bench.gateway.waits
+    for _ in range(2):
+        async with _staying(bench, door):
+            assert isinstance(door, Sse) or LONG in await door.wait(bench, "0")
+            await _is_refused(bench, "too_many_waiters", door.wait(bench), _TOO_MANY)
+            assert waits.count == 1
+        assert await bench.come(lambda: not (waits.count or waits.each or bench.gateway.limits.connections))
+
+
+async def waiting_reads_of_groups_are_bounded(bench: Bench, door: Door) -> None:
+    """The same. The connection of a Redis client goes on."""
+    async with _staying(bench, door):
+        assert LONG in await door.wait_for_group(bench)
+        await _is_refused(bench, "too_many_waiters", door.wait_for_group(bench), _TOO_MANY)
+        read = ("XREADGROUP", "GROUP", "g", "c", "STREAMS", "orders", ">")
+        assert not isinstance(door, Redis) or "PONG" in await door.send(bench, read, ("PING",))
+        assert bench.engine.figures().waiting == 1
+
+
+async def waiting_reads_are_shared(bench: Bench, door: Door) -> None:
+    """Another caller waits meanwhile."""
+    async with _staying(bench, door):
+        await _is_refused(bench, "too_many_waiters", door.wait(bench), _ONE_EACH)
+        _be_another(bench)
+        async with _staying(bench, door):
+            assert await bench.come(lambda: bench.gateway.waits.count == 2)
+
+
+async def connections_are_bounded(bench: Bench, door: Door) -> None:
+    """One that leaves makes room, and holds nothing."""
+    words = "-ERR max number of clients reached" if isinstance(door, Redis) else "see the setting sockets_max"
+    for _ in range(2):
+        async with _staying(bench, door):
+            said = await _is_refused(bench, "too_many_sockets", door.stay(bench, lambda: None), words)
+            assert not isinstance(door, WebSocket) or "retry-after: 30" in said.lower()
+        assert await bench.come(lambda: not (bench.connections or bench.gateway.limits.connections))
+
+
+async def connections_are_shared(bench: Bench, door: Door) -> None:
+    """Another caller has its own."""
+    async with _staying(bench, door):
+        await _is_refused(bench, "too_many_sockets", door.stay(bench, lambda: None), _ONE_EACH)
+        _be_another(bench)
+        async with _staying(bench, door):
+            assert await bench.come(lambda: len(bench.gateway.limits.connections) == 2)
+
+
+def _be_another(bench: Bench) -> None:
+    """Have all who come from now on be another caller."""
+    vars(bench.policy)["principal"] = Principal("another", bench.policy.principal.grants)
+    bench.policy.on_changed()
 
 
 async def revocation_ends_it(bench: Bench, door: Door) -> None:
@@ -225,11 +314,12 @@ async def _ended(bench: Bench, door: Door, end: Callable[[], None]) -> str:
 
 
 class Concern(NamedTuple):
-    """A check, what implements the concern, and why a door may have none of it."""
+    """A check, what implements the concern, why a door may have none of it, and with which limits."""
 
     check: Check
     by: tuple[Callable[..., Any], ...]
     without: Mapping[str, str] = {}
+    limits: Mapping[str, int] = {}
 
 
 _ONE_TURN: Final = "it is one turn: none of it stays open"
@@ -245,6 +335,18 @@ def _joining(reason: str) -> dict[str, str]:
     return dict.fromkeys([door.name for door in JOINING_DOORS], reason)
 
 
+def _only(names: str, reason: str) -> dict[str, str]:
+    """Why no other door has any of a concern."""
+    return {door.name: reason for door in DOORS if door.name not in names.split(", ")}
+
+
+_SOCKETS: Final = "websocket, RESP, RESP MULTI, RESP blocked"
+_WAITING: Final = "http, asgi, durable, command, pipeline"
+_NO_WAIT: Final = "it does not wait, or not for groups, or is counted as a connection"
+_OF_HTTP: Final = "descriptors bound its connections"
+_TOO_MANY: Final = "too many reads wait already: try again later"
+_ONE_EACH: Final = "one caller may have at most 1 at a time: see the setting per_principal_max"
+_ONE: Final = {"per_principal_max": 1}
 CONCERNS: Final = (
     Concern(each_stream_is_asked_for, (Principal.may,)),
     Concern(requests_are_counted, (Meter.take_requests,)),
@@ -297,6 +399,26 @@ CONCERNS: Final = (
         (Meter.take_requests,),
         {"websocket": "its handshake is refused; of its frames tests/app/test_rates.py has more"},
     ),
+    Concern(
+        waiting_reads_are_bounded,
+        (Waits.enter,),
+        _only(f"{_WAITING}, sse, RESP blocked", _NO_WAIT),
+        {"waiters_max": 1},
+    ),
+    Concern(
+        waiting_reads_of_groups_are_bounded,
+        (Waits.enter,),
+        _only("http, asgi, command, pipeline, RESP blocked", _NO_WAIT),
+        {"waiters_max": 1},
+    ),
+    Concern(waiting_reads_are_shared, (Shares.enter,), _only(_WAITING, _NO_WAIT), _ONE),
+    Concern(
+        connections_are_bounded,
+        (Port.refusal_of_connection, Sockets.answer),
+        _only(_SOCKETS, _OF_HTTP),
+        {"sockets_max": 1},
+    ),
+    Concern(connections_are_shared, (Shares.enter,), _only(_SOCKETS, _OF_HTTP), _ONE),
     Concern(revocation_ends_it, (OpenSessions.enter,), {"multi-exec": _ONE_TURN}),
     Concern(draining_ends_it, (Life.drain,)),
 )
@@ -317,16 +439,32 @@ def test_what_a_door_has_not_has_its_reason() -> None:
     assert all({*concern.without} < doors and all(concern.without.values()) for concern in CONCERNS)
 
 
+# What each has by itself, or the same code looks at for all: with a test of its own.
+_OTHER_LIMITS: Final = (
+    *("answer_bytes_max", "batch_entries_max", "body_bytes_max", "columns_count_max", "consumers_max"),
+    *("count_max", "drain_s_max", "entry_bytes_max", "entry_fields_max", "groups_max", "head_bytes_max"),
+    *("ids_max", "json_depth_max", "pipeline_commands_max", "rate_failures", "request_s_max"),
+    *("request_streams_max", "stall_s_max", "streams_max", "wait_ms_max"),
+)
+
+
+def test_each_limit_of_the_settings_is_a_concern_or_has_a_test_of_its_own() -> None:
+    """Those that `opened` sets, or a check fills, have no row with their name."""
+    limits = {name for name in (*Settings.model_fields, *BOUNDS) if re.search("_max$|^rate_", name)}
+    filled = {"buffer_bytes_max", "memory_bytes_max", "rate_bytes", "rate_requests"}
+    assert limits == filled.union(_OTHER_LIMITS, *(concern.limits for concern in CONCERNS))
+
+
 @pytest.fixture
-async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
-    async with opened(tmp_path) as bench:
-        await reply_to(bench.engine, XAdd(stream="orders", bodies=[entries.body([("f", LONG)])]))
-        await reply_to(bench.engine, XGroupCreate(stream="orders", group="g", start=0))
+async def bench(tmp_path: Path, concern: Concern) -> AsyncIterator[Bench]:
+    async with filled(tmp_path, **concern.limits) as bench:
         yield bench
 
 
 @pytest.mark.parametrize(("concern", "door"), _cells())
 async def test_a_concern_holds_at_each_door(bench: Bench, concern: Concern, door: Door) -> None:
-    """In the words of each protocol."""
-    async with asyncio.timeout(2 * LATE_S):
-        await concern.check(bench, door)
+    """In the words of each protocol. A refusal is no error in the log."""
+    with capture_logs() as lines:
+        async with asyncio.timeout(2 * LATE_S):
+            await concern.check(bench, door)
+    assert concern.check is faults_are_counted or "error" not in [line["log_level"] for line in lines]

@@ -353,18 +353,6 @@ async def test_a_flood_of_wrong_tokens_shuts_out_none_that_were_known_when_other
         assert await statuses(ROOT, known.text, ended.text) == [200, 200, 429]
 
 
-async def test_events_that_may_not_begin_yet_have_their_client_come_back(engine: Engine) -> None:
-    """An EventSource gives up at 429."""
-    app = limited(engine, HandClock(), rate_requests="1/s")
-    async with calling(app, "192.0.2.1") as http:
-        await http.get("/v1/streams")
-        events = {"accept": "text/event-stream"}
-        answer = await http.get("/v1/streams/s/tail", headers=events)
-        assert answer.status_code == 200
-        assert 'event: end\ndata: {"reason":"rate_limited"}' in answer.text
-        assert (await http.get("/v1/streams/s/tail")).status_code == 429
-
-
 # ---- sockets
 
 

@@ -79,51 +79,6 @@ def _group_read(**more: int) -> dict[str, Any]:
     return {"group": "g", "consumer": "c", "streams": {"s": ">"}, **more}
 
 
-async def test_too_many_waiting_reads_are_429(app: App, http: httpx.AsyncClient) -> None:
-    """The refusal has Retry-After; a reader that leaves makes room."""
-    path, query = "/v1/streams/s/entries", b"after=$&wait=5000"
-    clients = [WaitingClient(app, "GET", path, query) for _ in range(3)]
-    await clients[0].waits(app, 3)
-    assert not any(client.sent for client in clients)
-    answer = await http.get(f"{path}?{query.decode()}")
-    assert (answer.status_code, answer.json()["code"]) == (429, "too_many_waiters")
-    assert answer.headers["retry-after"] == "1"
-    command = await http.post("/v1/commands", json=["XREAD", "BLOCK", "10", "STREAMS", "s", "$"])
-    assert (command.status_code, command.json()["error"][:3]) == (429, "ERR")
-    for client in clients:
-        await client.leave()
-    assert (await http.get(f"{path}?after=$&wait=1")).status_code == 200
-
-
-@pytest.mark.parametrize(
-    ("path", "body"),
-    [
-        ("/v1/streams/s/entries?after=0&wait=5000", None),
-        (READ, {"wait": 5000}),
-        ("/v1/commands", ["XREAD", "BLOCK", "5000", "STREAMS", "s", "0"]),
-        ("/v1/commands", ["XREADGROUP", "GROUP", "g", "c", "BLOCK", "5000", "STREAMS", "s", ">"]),
-    ],
-)
-async def test_where_too_many_wait_a_read_gets_what_is_there(
-    app: App, http: httpx.AsyncClient, path: str, body: object
-) -> None:
-    """It need not wait, so it is no waiter; the same read is refused once there is nothing."""
-    await http.post("/v1/streams/s/groups", json={"name": "g", "start": "0", "mkstream": True})
-    await http.post("/v1/streams/s/entries", json={"id": "5-1", "fields": {"a": "1"}})
-    clients = [WaitingClient(app, "GET", "/v1/streams/other/entries", b"after=$&wait=5000") for _ in range(3)]
-    await clients[0].waits(app, 3)
-
-    async def read() -> httpx.Response:
-        return await (http.get(path) if body is None else http.post(path, json=body))
-
-    assert "5-1" in (await read()).text
-    await http.delete("/v1/streams/s/entries/5-1")
-    assert (await read()).status_code == 429
-    assert app.gateway.engine.figures().waiting == 3
-    for client in clients:
-        await client.leave()
-
-
 @pytest.mark.parametrize(
     ("asked", "said"),
     [

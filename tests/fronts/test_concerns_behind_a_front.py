@@ -5,19 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from engine import entries
-from engine.commands.types import XAdd, XGroupCreate
-from tests.app.ten_doors import LONG, Bench, opened
-from tests.app.test_concerns import test_a_concern_holds_at_each_door
-from tests.engine.asking import reply_to
+from tests.app.ten_doors import Bench, filled
+from tests.app.test_concerns import Concern, test_a_concern_holds_at_each_door
 
 __all__ = ["test_a_concern_holds_at_each_door"]
 
 
 @pytest.fixture
-async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+async def bench(tmp_path: Path, concern: Concern) -> AsyncIterator[Bench]:
     """A front."""
-    async with opened(tmp_path, is_front=True) as bench:
-        await reply_to(bench.engine, XAdd(stream="orders", bodies=[entries.body([("f", LONG)])]))
-        await reply_to(bench.engine, XGroupCreate(stream="orders", group="g", start=0))
+    async with filled(tmp_path, is_front=True, **concern.limits) as bench:
         yield bench

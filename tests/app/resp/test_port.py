@@ -107,27 +107,6 @@ async def test_a_blocked_read_is_ended_by_another_client(port: TestedPort, how: 
     assert await reader.reply() == reply
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("XREAD", "BLOCK", "0", "STREAMS", "s", "0"),
-        ("XREADGROUP", "GROUP", "g", "c", "BLOCK", "0", "STREAMS", "s", ">"),
-    ],
-)
-async def test_where_too_many_wait_a_read_gets_what_is_there(open_port: Any, words: tuple[str, ...]) -> None:
-    """It need not wait, so it is no waiter; the same read is refused once there is nothing."""
-    port = await open_port(waiters_max=1)
-    waiting, wire = await port.connect(), await port.connect()
-    waiting.send("XREAD", "BLOCK", "0", "STREAMS", "other", "$")
-    await until(lambda: port.gateway.engine.figures().waiting == 1)
-    await wire.call("XGROUP", "CREATE", "s", "g", "0", "MKSTREAM")
-    await wire.call("XADD", "s", "1-1", "a", "b")
-    assert await wire.call(*words) == [[b"s", [[ID, [b"a", b"b"]]]]]
-    await wire.call("XDEL", "s", "1-1")
-    assert await wire.call(*words) == "-ERR too many reads wait already: try again later"
-    assert await wire.call("PING") == "PONG"
-
-
 async def test_the_same_client_finishes_what_it_sent_before_it_closed_its_side(wire: Wire) -> None:
     """`printf … | nc`: the replies come, then the end."""
     wire.send("XADD", "s", "1-1", "a", "b")
@@ -229,16 +208,6 @@ async def test_a_token_is_needed_and_its_grants_hold(open_port: Any) -> None:
     wire.send("HELLO", "3", "AUTH", "default", made.text, "SETNAME", "me")
     assert isinstance(await wire.reply(), dict)
     assert await wire.call("CLIENT", "GETNAME") == b"me"
-
-
-async def test_there_are_only_as_many_clients_as_allowed(open_port: Any) -> None:
-    """One more is refused with a sentence."""
-    port = await open_port(sockets_max=1)
-    first = await port.connect()
-    assert await first.call("PING") == "PONG"
-    second = await port.connect()
-    assert await second.reply() == "-ERR max number of clients reached"
-    assert await second.ended()
 
 
 async def test_a_caller_has_its_share_of_connections(open_port: Any) -> None:

@@ -3,14 +3,12 @@
 import itertools
 import json
 import time
-from pathlib import Path
 
 import pytest
 
 from tests.app.sockets import Raw, SocketClient, masked, talking
 from tests.app.websocket.group_calls import closed_with
 from tests.server import Server
-from tests.waiting import until
 
 
 @pytest.mark.parametrize("message", [b"\x00", b'{"op":"ping"}', "", "{", "[]", "null", '{"op":"ping"} x'])
@@ -101,22 +99,6 @@ def test_a_handshake_from_here_is_accepted(server: Server, headers: dict[str, st
         assert "sec-websocket-extensions" not in answered
         chosen = "weir.v1" if "Sec_WebSocket_Protocol" in headers else None
         assert answered.get("sec-websocket-protocol") == chosen
-
-
-def test_too_many_sockets_are_refused(tmp_path: Path) -> None:
-    """Before they are accepted; one that leaves makes room. In the log it is a refusal, and no error."""
-    with Server(tmp_path / "data", "--set", "sockets_max=2") as server:
-        with talking(server), talking(server), Raw(server.port) as raw:
-            status, answered, body = raw.handshake()
-            assert (status, json.loads(body)["code"]) == (429, "too_many_sockets")
-            assert answered["retry-after"]
-
-        def accepted() -> bool:
-            with Raw(server.port) as raw:
-                return raw.handshake()[0] == 101
-
-        until(accepted, "there is room again")
-    assert '"level":"error"' not in (tmp_path / "data.log").read_text()
 
 
 def test_a_long_message_is_answered_before_those_behind_it(patient: Server) -> None:
