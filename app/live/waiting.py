@@ -160,7 +160,7 @@ class Waits:
 
         Raises `too_many_waiters`, and the refusal of `shares`.
         """
-        share = (shares or self.each).enter(caller)
+        share = (self.each if shares is None else shares).enter(caller)
         if self.count >= self.most:
             share.leave()
             raise RefusalError("too_many_waiters", "too many reads wait already: try again later")

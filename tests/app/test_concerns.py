@@ -418,7 +418,7 @@ CONCERNS: Final = (
         _only(_SOCKETS, _OF_HTTP),
         {"sockets_max": 1},
     ),
-    Concern(connections_are_shared, (Shares.enter,), _only(_SOCKETS, _OF_HTTP), _ONE),
+    Concern(connections_are_shared, (Shares.enter,), _only(f"{_SOCKETS}, sse", _OF_HTTP), _ONE),
     Concern(revocation_ends_it, (OpenSessions.enter,), {"multi-exec": _ONE_TURN}),
     Concern(draining_ends_it, (Life.drain,)),
 )
