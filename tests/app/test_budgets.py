@@ -1,7 +1,7 @@
 """The pools of bytes: reservations, shares of callers, holders that are too slow."""
 
-import asyncio
-import json
+import socket
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,10 @@ import pytest
 from app.live.budgets import FREE_BYTES, Budgets, Holder, Pool
 from app.settings import Settings
 from engine import EngineError, Memory
-from tests.app.sockets import Raw
+from tests.app.sockets import ANSWER_S_MAX, masked
+from tests.app.test_time_bounds import UPGRADE
 from tests.server import Server, free_port
+from tests.waiting import until
 
 MIB = 1 << 20
 
@@ -190,89 +192,68 @@ def test_buffers_are_not_counted_as_data() -> None:
 
 
 BODY = b'{"fields":{"a":"%b"}}' % (b"x" * 200_000)
-
-
-async def begin_body(server: Server, size: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Announce a body, and ask whether it may come."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-    writer.write(
+WORD = b"*5\r\n$4\r\nXADD\r\n$1\r\ns\r\n$1\r\n*\r\n$1\r\na\r\n$150000\r\n"
+FRAME = b'{"op":"publish","ref":1,"stream":"s","fields":{"a":"%b"}}' % (b"x" * 190_000)
+# By door: the beginning of a long message, what comes then, its rest, its answer, and how it is refused.
+DOORS = {
+    "http": (
         b"POST /v1/streams/s/entries HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-        b"Expect: 100-continue\r\nContent-Length: %d\r\n\r\n" % size
-    )
-    return reader, writer
+        b"Expect: 100-continue\r\nContent-Length: %d\r\n\r\n" % len(BODY),
+        b"100 Continue\r\n\r\n",
+        BODY,
+        b"HTTP/1.1 201",
+        [b"HTTP/1.1 503", b"retry-after: 1\r\n", b'"code":"overloaded"'],
+    ),
+    "resp": (WORD, b"", b"x" * 150_000 + b"\r\n", b"$", [b"-OVERLOADED not run: "]),
+    # Its close frame has the code 4000.
+    "websocket": (
+        UPGRADE + masked(0x1, FRAME[:150_000], fin=False),
+        b'"op":"hello"',
+        masked(0x0, FRAME[150_000:]),
+        b'"op":"ok"',
+        [b"\x0f\xa0"],
+    ),
+}
 
 
-async def test_a_body_without_room_is_refused_before_it_is_sent(tmp_path: Path) -> None:
-    """With 503 and the end of its connection; small ones go on, and it has room once another was read."""
-    words = ("--set", f"buffer_bytes_max={4 * len(BODY)}", "--set", f"body_bytes_max={len(BODY)}")
-    with Server(tmp_path / "data", *words) as server:
-        first, first_writer = await begin_body(server, len(BODY))
-        assert b"100 Continue" in await first.readuntil(b"\r\n\r\n")
-        second, second_writer = await begin_body(server, len(BODY))
-        refused = await second.read()
-        assert refused.startswith(b"HTTP/1.1 503")
-        assert b"retry-after: 1\r\n" in refused
-        assert b'"code":"overloaded"' in refused
-        async with httpx.AsyncClient(base_url=server.url) as http:
-            small = await http.post("/v1/streams/s/entries", json={"fields": {"a": "1"}})
-            assert small.status_code == 201
-            first_writer.write(BODY)
-            assert (await first.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 201")
-            headers = {"content-type": "application/json"}
-            whole = await http.post("/v1/streams/s/entries", content=BODY, headers=headers)
-            assert whole.status_code == 201
-        first_writer.close()
-        second_writer.close()
+@pytest.mark.parametrize("door", DOORS)
+def test_a_long_message_has_room_or_is_refused_before_it_is_sent(tmp_path: Path, door: str) -> None:
+    """With the end of its connection; small ones go on, and it has room once another was read."""
+    begun, greeting, rest, answer, refusal = DOORS[door]
+    resp_port, most = free_port(), len(BODY)
+    sizes = {"buffer_bytes_max": 4 * most, "body_bytes_max": most, "entry_bytes_max": most}
+    words = [f"--set={name}={value}" for name, value in {**sizes, "resp_listen": resp_port}.items()]
+    with Server(tmp_path / "data", *words) as server, ExitStack() as stack:
+
+        def send(data: bytes) -> socket.socket:
+            address = ("127.0.0.1", resp_port if door == "resp" else server.port)
+            link = stack.enter_context(socket.create_connection(address, ANSWER_S_MAX))
+            link.sendall(data)
+            return link
+
+        first = send(begun)
+        until(lambda: held(server) >= 3 * 150_000)
+        refused = read(send(begun), None)
+        assert all(part in refused for part in refusal), refused
+        small = httpx.post(f"{server.url}/v1/streams/s/entries", json={"fields": {"a": "1"}})
+        assert small.status_code == 201
+        read(first, greeting)
+        first.sendall(rest)
+        assert answer in read(first, answer)
+        assert answer in read(send(begun + rest), answer)
+        assert held(server) == 0
 
 
-async def test_a_long_word_and_queued_commands_of_redis_clients_have_room_or_are_refused(
-    tmp_path: Path,
-) -> None:
-    """At the length of the word, before it is sent; what was held is given back when it was run."""
-    port = free_port()
-    words = ("--set", f"buffer_bytes_max={4 * len(BODY)}", "--set", f"body_bytes_max={len(BODY)}")
-    with Server(tmp_path / "data", *words, "--set", f"resp_listen={port}") as server:
-        begun = b"*5\r\n$4\r\nXADD\r\n$1\r\ns\r\n$1\r\n*\r\n$1\r\na\r\n$150000\r\n"
-        first, first_writer = await asyncio.open_connection("127.0.0.1", port)
-        first_writer.write(begun + b"x" * 1000)
-        async with httpx.AsyncClient(base_url=server.url) as http:
-            while 'weir_buffer_bytes{pool="bodies"} 0' in (await http.get("/metrics")).text:
-                pass
-        await asyncio.sleep(0.3)
-        second, second_writer = await asyncio.open_connection("127.0.0.1", port)
-        second_writer.write(begun)
-        assert (await second.read()).startswith(b"-OVERLOADED not run: ")
-        first_writer.write(b"x" * 149_000 + b"\r\n")
-        assert (await first.readuntil(b"\r\n")).startswith(b"$")
-        third, third_writer = await asyncio.open_connection("127.0.0.1", port)
-        third_writer.write(begun + b"x" * 150_000 + b"\r\n")
-        assert (await third.readuntil(b"\r\n")).startswith(b"$")
-        for writer in (first_writer, second_writer, third_writer):
-            writer.close()
+def read(link: socket.socket, end: bytes | None) -> bytes:
+    """What comes, up to this or to the end of the connection."""
+    got = b""
+    with suppress(ConnectionError):
+        while (end is None or end not in got) and (piece := link.recv(1 << 16)):
+            got += piece
+    return got
 
 
-async def test_a_long_message_of_a_socket_has_room_or_ends_it(tmp_path: Path) -> None:
-    """While it arrives; what was held is given back when it is complete."""
-    words = ("--set", f"buffer_bytes_max={4 * len(BODY)}", "--set", f"body_bytes_max={len(BODY)}")
-    with Server(tmp_path / "data", *words, "--set", f"entry_bytes_max={len(BODY)}") as server:
-        frame = b'{"op":"publish","ref":1,"stream":"s","fields":{"a":"%b"}}' % (b"x" * 190_000)
-
-        def talk() -> None:
-            with Raw(server.port) as first, Raw(server.port) as second:
-                assert (first.handshake()[0], second.handshake()[0]) == (101, 101)
-                first.write(0x1, frame[:150_000], fin=False)
-                while metric(server, "bodies") < 3 * 150_000:
-                    pass
-                second.write(0x1, frame[:150_000], fin=False)
-                assert second.close_code() == 4000
-                first.write(0x0, frame[150_000:])
-                said = [json.loads(first.read()[1])["op"] for _ in range(2)]
-                assert said == ["hello", "ok"]
-                assert metric(server, "bodies") == 0
-
-        await asyncio.to_thread(talk)
-
-
-def metric(server: Server, pool: str) -> float:
+def held(server: Server) -> float:
+    """Bytes of bodies that are held."""
     lines = httpx.get(f"{server.url}/metrics").text.splitlines()
-    return next(float(one.split()[-1]) for one in lines if f'weir_buffer_bytes{{pool="{pool}"}}' in one)
+    return next(float(one.split()[-1]) for one in lines if 'weir_buffer_bytes{pool="bodies"}' in one)
