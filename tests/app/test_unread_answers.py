@@ -183,6 +183,7 @@ def cause(door: str, server: Server, link: socket.socket) -> None:
 CASES: Final = [(place, door) for door, (_, _, places) in DOORS.items() for place in places]
 
 
+@pytest.mark.halved
 @pytest.mark.parametrize(("server", "door"), CASES, indirect=["server"])
 def test_answers_that_are_not_taken_have_a_limit_together(
     server: Server, ports: dict[str, int], door: str
