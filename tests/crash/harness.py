@@ -67,23 +67,37 @@ def working(*clients: Client) -> Iterator[None]:
 
 
 class Crew:
-    """Processes that are killed, each begun with words of its own."""
+    """Processes that are killed, each begun with words of its own. Where they are `mortal`, they also die by
+    themselves.
+    """
 
-    def __init__(self, begin: Callable[..., subprocess.Popen[bytes] | Preloaded]) -> None:
-        self._begin = begin
+    def __init__(
+        self, begin: Callable[..., subprocess.Popen[bytes] | Preloaded], *, mortal: bool = False
+    ) -> None:
+        self._begin, self._mortal = begin, mortal
         self._running: list[tuple[Sequence[str], subprocess.Popen[bytes] | Preloaded]] = []
 
     def start(self, *words: str) -> None:
         """One more."""
         self._running.append((words, self._begin(*words)))
 
-    def kill(self) -> Sequence[str]:
-        """The one that has run longest, and what it has started where it leads a group; its words."""
-        words, process = self._running.pop(0)
-        assert process.poll() is None, "it ends by nothing else"
-        leads = os.getpgid(process.pid) == process.pid
-        (os.killpg if leads else os.kill)(process.pid, signal.SIGKILL)
-        process.wait(_END_S_MAX)
+    def revive(self) -> None:
+        """Start those again that have died."""
+        for number, (words, process) in enumerate(self._running):
+            if process.poll() is not None:
+                self._running[number] = words, self._begin(*words)
+
+    def kill(self, number: int = 0) -> Sequence[str]:
+        """The one that has run longest, or another, and what it has started where it leads a group; its
+        words.
+        """
+        words, process = self._running.pop(number)
+        if process.poll() is None:
+            leads = os.getpgid(process.pid) == process.pid
+            (os.killpg if leads else os.kill)(process.pid, signal.SIGKILL)
+            process.wait(_END_S_MAX)
+        else:
+            assert self._mortal, "it ends by nothing else"
         return words
 
     @contextlib.contextmanager

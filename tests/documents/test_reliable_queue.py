@@ -4,12 +4,13 @@ import json
 import os
 import random
 import re
-import subprocess
 import time
+from functools import partial
 from pathlib import Path
 
 import httpx
 
+from tests.crash.harness import Crew
 from tests.documents.programs import programs, start
 from tests.server import Server
 from tests.waiting import until
@@ -44,31 +45,6 @@ def work(task):
 """
 
 
-class Crew:
-    """The workers, each started again when it has died; `end` kills them all."""
-
-    def __init__(self, directory: Path, url: str) -> None:
-        self._directory = directory
-        self._url = url
-        self._workers = {name: self._start(name) for name in NAMES}
-
-    def tend(self) -> None:
-        for name, worker in self._workers.items():
-            if worker.poll() is not None:
-                self._workers[name] = self._start(name)
-
-    def kill(self, name: str) -> None:
-        self._workers[name].kill()
-        self._workers[name].wait()
-
-    def end(self) -> None:
-        for name in NAMES:
-            self.kill(name)
-
-    def _start(self, name: str) -> subprocess.Popen[bytes]:
-        return start(self._directory, "worker.py", self._url, "tasks", "workers", name)
-
-
 def test_no_task_is_lost(server: Server, tmp_path: Path) -> None:
     """Workers killed at random, the gateway killed once, one poison task: each task is done and acknowledged,
     few of them twice, or a dead letter, the poison among these, and the stream is empty at the end.
@@ -79,12 +55,12 @@ def test_no_task_is_lost(server: Server, tmp_path: Path) -> None:
         # But no test waits a minute.
         http.put(G, json={**_documented(G), "ack_timeout_ms": 1_000}).raise_for_status()
     producers = [start(tmp_path, "producer.py", server.url, "tasks", name) for name in PRODUCERS]
-    crew = Crew(tmp_path, server.url)
+    crew = Crew(partial(start, tmp_path, "worker.py", server.url, "tasks", "workers"), mortal=True)
     try:
-        _torment(crew, server)
-        for producer in producers:
-            assert producer.wait(OVER_S_MAX) == 0
-        with httpx.Client(base_url=server.url) as http:
+        with crew.running((name,) for name in NAMES), httpx.Client(base_url=server.url) as http:
+            _torment(crew, server)
+            for producer in producers:
+                assert producer.wait(OVER_S_MAX) == 0
             _until_over(http, crew)
             dead = [one["fields"] for one in http.get("/v1/streams/tasks-dead/entries").json()["entries"]]
             # Queued again: nothing twice, but the one task that is new.
@@ -96,7 +72,6 @@ def test_no_task_is_lost(server: Server, tmp_path: Path) -> None:
             assert http.get(STREAM).json()["entries_added"] == len(everything)
             until(lambda: http.get(STREAM).json()["length"] == 0, "what is done is gone")
     finally:
-        crew.end()
         for producer in producers:
             producer.kill()
     noted = (tmp_path / "done").read_text().split()
@@ -141,8 +116,8 @@ def _torment(crew: Crew, server: Server) -> None:
     dice = random.Random(7)
     for number in range(KILLS):
         time.sleep(dice.uniform(0.05, 0.35))
-        crew.kill(dice.choice(NAMES))
-        crew.tend()
+        crew.start(*crew.kill(dice.randrange(len(NAMES))))
+        crew.revive()
         if number == KILLS // 2:
             server.kill()
             server.start()
@@ -151,7 +126,7 @@ def _torment(crew: Crew, server: Server) -> None:
 def _until_over(http: httpx.Client, crew: Crew) -> None:
     deadline = time.monotonic() + OVER_S_MAX
     while True:
-        crew.tend()
+        crew.revive()
         result = http.get(G).json()
         if result["lag"] == 0 and result["pending"] == 0:
             return

@@ -8,18 +8,19 @@ Knows: how many entries, kills and repeats there may be. Must never know: how a 
 import asyncio
 import json
 import random
-import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import standardwebhooks
 
 from tests.app.senders import WHSEC
+from tests.crash.harness import Crew
 from tests.push.receiver import Delivered, Receiver, status
 from tests.server import Server
 from tests.waiting import until_async
@@ -85,8 +86,8 @@ async def run(place: Path, entries: int, kills: int, order: str = "none") -> Fou
                 'backoff = {first = "20ms", max = "1s"}\n'
                 'allow_http = ["127.0.0.1"]\nallowed_networks = ["127.0.0.0/8"]\n'
             )
-            pushers = [_start(file, n) for n in range(PUSHERS)]
-            try:
+            pushers = Crew(partial(_start, file))
+            with pushers.running((f"p{number}",) for number in range(PUSHERS)):
                 async with AsyncClient(server.url, retry_s=None) as client:
                     publishing = asyncio.create_task(_publish(client, entries))
                     for kill in range(1, kills + 1):
@@ -98,27 +99,20 @@ async def run(place: Path, entries: int, kills: int, order: str = "none") -> Fou
                             await asyncio.to_thread(server.kill)
                             await asyncio.to_thread(server.start)
                         else:
-                            pushers[victim].kill()
-                            pushers[victim].wait()
-                            pushers[victim] = _start(file, victim)
+                            pushers.start(*pushers.kill(victim))
                     await publishing
                     await until_async(lambda: len(arrived) == entries, _PATIENCE_S)
                     group = client.group("s", "g")
                     while (await group.info())["pending"]:  # noqa: ASYNC110 - another process
                         await asyncio.sleep(0.1)
-            finally:
-                for pusher in pushers:
-                    pusher.send_signal(signal.SIGTERM)
-                for pusher in pushers:
-                    pusher.wait()
     repeats = sum(arrived.values()) - len(arrived)
     # A kill of the gateway may repeat what all pushers have in flight.
     return Found(len(arrived), entries, repeats, IN_FLIGHT * PUSHERS * kills, wrong, late)
 
 
-def _start(file: Path, number: int) -> subprocess.Popen[bytes]:
-    words = ["push", "--config", str(file), "--consumer", f"p{number}"]
-    with Path(file.with_name(f"p{number}.log")).open("ab") as log:
+def _start(file: Path, name: str) -> subprocess.Popen[bytes]:
+    words = ["push", "--config", str(file), "--consumer", name]
+    with file.with_name(f"{name}.log").open("ab") as log:
         return subprocess.Popen([sys.executable, "-m", "weir", *words], stderr=log)
 
 
