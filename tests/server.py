@@ -1,10 +1,11 @@
 """A real gateway process on loopback, for tests that need one.
 
-Knows: how to start `weir serve`, wait until it is ready, kill it and stop it.
+Knows: how to start `weir serve`, wait until it is ready, ask it, kill it and stop it.
 Must never know: what is tested with it.
 """
 
 import contextlib
+import http.client
 import json
 import os
 import signal
@@ -14,9 +15,11 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
+from urllib.parse import urlsplit
 
 from tests.preloaded import Preloaded
 
@@ -25,6 +28,7 @@ from tests.preloaded import Preloaded
 NOT_INHERITED = ("WEIR_", "COVERAGE_")
 # With TEST_FRONTS=2, every server that a test starts has fronts: run the tests of processes so by hand.
 FRONTS = ("--fronts", os.environ["TEST_FRONTS"]) if "TEST_FRONTS" in os.environ else ()
+JSON: Final = {"content-type": "application/json"}
 ready_s_max = 60.0
 stop_s_max = 30.0
 
@@ -164,3 +168,28 @@ class Server:
     ) -> None:
         if self._process is not None and self._process.poll() is None:
             self.kill()
+
+
+def call(
+    server: Server | str, method: str, path: str, body: object = None, headers: Mapping[str, str] = JSON
+) -> tuple[int, Any]:
+    """Send a request to a server, or to a URL, on a connection of its own: the status, and the answer."""
+    place = urlsplit(server if isinstance(server, str) else server.url).netloc
+    with contextlib.closing(http.client.HTTPConnection(place, timeout=30)) as line:
+        return ask(line, method, path, body, headers)
+
+
+def ask(
+    line: http.client.HTTPConnection,
+    method: str,
+    path: str,
+    body: object = None,
+    headers: Mapping[str, str] = JSON,
+) -> tuple[int, Any]:
+    """Send a request on this connection, its body as JSON if it is no text already."""
+    sent = body if body is None or isinstance(body, bytes) else json.dumps(body)
+    line.request(method, path, sent, {**JSON, **headers})
+    answer = line.getresponse()
+    text = answer.read()
+    is_json = "json" in (answer.getheader("content-type") or "")
+    return answer.status, json.loads(text) if is_json and text else text.decode()

@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from typing import Any, Final
 
+from tests.server import ask
+
 GROUP: Final = "/v1/streams/s/groups/g"
 # Long enough for a request to arrive and wait.
 _ARRIVES_S: Final = 0.03
@@ -40,11 +42,9 @@ class House:
 
     def ask(self, method: str, path: str, body: object) -> Any:
         """What a request is answered, on the publisher's connection."""
-        self._line.request(method, path, json.dumps(body), {"content-type": "application/json"})
-        answer = self._line.getresponse()
-        text = answer.read()
-        assert answer.status < 300, text
-        return json.loads(text)
+        status, answer = ask(self._line, method, path, body)
+        assert status < 300, answer
+        return answer
 
     def wait(self, door: str) -> socket.socket:
         """A client whose read waits."""

@@ -1,20 +1,18 @@
 """`uvicorn app.main:app`: the API without `weir serve`, its own protocol classes."""
 
-import http.client
 import json
 import os
 import subprocess
 import sys
 import threading
 import time
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from websockets.sync.client import connect
 
-from tests.server import NOT_INHERITED, Server, stop_s_max
+from tests.server import NOT_INHERITED, Server, call, stop_s_max
 from tests.turns import assert_within
 
 # uvicorn sends itself the signal again once it has stopped.
@@ -38,31 +36,23 @@ class Uvicorn(Server):
         return self._log.read_text()
 
 
-def ask(server: Server, method: str, path: str, body: object = None) -> tuple[int, Any]:
-    content = None if body is None else json.dumps(body)
-    with closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)) as connection:
-        connection.request(method, path, content, {"content-type": "application/json"})
-        answer = connection.getresponse()
-        return answer.status, json.loads(answer.read())
-
-
 def test_it_serves_the_api_and_keeps_what_was_published(tmp_path: Path) -> None:
     """Publish, read, a group, a command, the document; SIGTERM; the same entry after a restart."""
     entries = "/v1/streams/orders/entries"
     with Uvicorn(tmp_path / "data") as server:
-        status, stored = ask(server, "POST", entries, {"fields": {"item": "apple"}})
+        status, stored = call(server, "POST", entries, {"fields": {"item": "apple"}})
         assert status == 201
-        found = ask(server, "GET", entries)[1]["entries"]
+        found = call(server, "GET", entries)[1]["entries"]
         assert found == [{"id": stored["id"], "fields": {"item": "apple"}}]
-        assert ask(server, "PUT", "/v1/streams/orders/groups/billing", {"start": "0"})[0] == 201
-        read = ask(server, "POST", "/v1/streams/orders/groups/billing/consumers/a/read", {"count": 1})[1]
+        assert call(server, "PUT", "/v1/streams/orders/groups/billing", {"start": "0"})[0] == 201
+        read = call(server, "POST", "/v1/streams/orders/groups/billing/consumers/a/read", {"count": 1})[1]
         assert read["entries"] == found
-        assert ask(server, "POST", "/v1/commands", ["XLEN", "orders"]) == (200, {"result": 1})
-        assert ask(server, "GET", "/openapi.json")[1]["openapi"].startswith("3.1")
+        assert call(server, "POST", "/v1/commands", ["XLEN", "orders"]) == (200, {"result": 1})
+        assert call(server, "GET", "/openapi.json")[1]["openapi"].startswith("3.1")
         assert server.stop() in TERMINATED
         server.start()
-        assert ask(server, "GET", entries)[1]["entries"] == found
-        assert ask(server, "GET", "/v1/streams/orders/groups/billing/pending")[1]["count"] == 1
+        assert call(server, "GET", entries)[1]["entries"] == found
+        assert call(server, "GET", "/v1/streams/orders/groups/billing/pending")[1]["count"] == 1
         assert server.stop() in TERMINATED
 
 
@@ -71,10 +61,10 @@ def test_a_stop_ends_the_waiting_reads(tmp_path: Path) -> None:
     with Uvicorn(tmp_path / "data") as server:
         answers: list[tuple[int, Any]] = []
         path = "/v1/streams/orders/entries?after=$&wait=30000"
-        poll = threading.Thread(target=lambda: answers.append(ask(server, "GET", path)))
+        poll = threading.Thread(target=lambda: answers.append(call(server, "GET", path)))
         poll.start()
         deadline = time.monotonic() + 10
-        while ask(server, "GET", "/v1/status")[1]["connections"]["following"] == 0:
+        while call(server, "GET", "/v1/status")[1]["connections"]["following"] == 0:
             assert time.monotonic() < deadline
         began = time.monotonic()
         assert server.stop() in TERMINATED
@@ -122,7 +112,7 @@ def test_data_in_use_ends_the_start(tmp_path: Path) -> None:
             if second.running:
                 second.kill()
         assert str(server.pid) in second.log_text()
-        assert ask(server, "GET", "/healthz/ready")[0] == 200
+        assert call(server, "GET", "/healthz/ready")[0] == 200
 
 
 @pytest.mark.alone

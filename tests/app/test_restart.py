@@ -20,9 +20,8 @@ from websockets.sync.client import ClientConnection, connect
 
 from tests.app.hanging import SLOW, STUCK, UNREAD
 from tests.app.poisoned import POISON
-from tests.server import FRONTS, Server
+from tests.server import FRONTS, Server, call
 
-JSON: Final = {"content-type": "application/json"}
 GROUP: Final = "/v1/streams/s/groups/g"
 BACK_S_MAX: Final = 20.0
 EVENTS: Final = {"accept": "text/event-stream"}
@@ -38,14 +37,6 @@ class Hanging(Server):
     """A server whose disk hangs too."""
 
     program: str | None = "tests.app.hanging"
-
-
-def call(server: Server, method: str, path: str, body: object = None) -> tuple[int, Any]:
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
-    with contextlib.closing(connection):
-        connection.request(method, path, None if body is None else json.dumps(body), JSON)
-        answer = connection.getresponse()
-        return answer.status, json.loads(answer.read() or b"null")
 
 
 def add(server: Server, stream: str, **members: object) -> tuple[int, Any]:

@@ -23,7 +23,7 @@ import pytest
 from app import logs
 from app.transport.descriptors import Descriptors
 from tests.cli.command import Ended, weir
-from tests.server import Server
+from tests.server import Server, call
 
 FORM = "application/x-www-form-urlencoded"
 
@@ -53,32 +53,23 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
-def request(server: Server, method: str, path: str, body: bytes = b"", **headers: str) -> tuple[int, Any]:
-    if body and "content-type" not in map(str.lower, headers):
-        headers["content-type"] = "application/json"
-    with closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)) as connection:
-        connection.request(method, path, body or None, headers)
-        answer = connection.getresponse()
-        return answer.status, json.loads(answer.read() or b"null")
-
-
 def run(*words: str) -> Ended:
     return weir("", "serve", *words)
 
 
 def test_what_was_published_is_there_after_a_stop_and_a_kill(mortal: Signalled) -> None:
     """Entries and groups; both ends leave everything in place."""
-    status, result = request(mortal, "POST", "/v1/streams/s/entries", b'{"fields":{"a":"1"}}')
+    status, result = call(mortal, "POST", "/v1/streams/s/entries", b'{"fields":{"a":"1"}}')
     assert status == 201
     assert mortal.stop() == 0
     mortal.start()
-    request(mortal, "POST", "/v1/streams/s/groups", b'{"name":"g","start":"0"}')
-    request(mortal, "POST", "/v1/streams/s/groups/g/consumers/c/read")
+    call(mortal, "POST", "/v1/streams/s/groups", b'{"name":"g","start":"0"}')
+    call(mortal, "POST", "/v1/streams/s/groups/g/consumers/c/read")
     mortal.kill()
     mortal.start()
-    _, page = request(mortal, "GET", "/v1/streams/s/entries")
+    _, page = call(mortal, "GET", "/v1/streams/s/entries")
     assert [entry["id"] for entry in page["entries"]] == [result["id"]]
-    _, again = request(mortal, "POST", "/v1/streams/s/groups/g/consumers/c/read", b'{"after":"0"}')
+    _, again = call(mortal, "POST", "/v1/streams/s/groups/g/consumers/c/read", b'{"after":"0"}')
     assert [entry["id"] for entry in again["entries"]] == [result["id"]]
 
 
@@ -87,7 +78,7 @@ def test_a_stop_ends_the_waiting_reads_and_then_the_process(mortal: Signalled, n
     """Long-polls get 503 with Retry-After at once; the exit code is 0, and it takes no time."""
     answers: list[tuple[int, Any]] = []
     path = "/v1/streams/s/entries?after=$&wait=30000"
-    poll = threading.Thread(target=lambda: answers.append(request(mortal, "GET", path)))
+    poll = threading.Thread(target=lambda: answers.append(call(mortal, "GET", path)))
     poll.start()
     time.sleep(0.5)
     began = time.monotonic()
@@ -106,13 +97,13 @@ def test_a_second_process_on_the_data_is_told_who_holds_it(server: Server) -> No
     assert second.code == 4
     assert str(server.pid) in second.err
     assert "http://" not in second.out, "what will never answer is not shown"
-    assert request(server, "GET", "/healthz/ready")[0] == 200
+    assert call(server, "GET", "/healthz/ready")[0] == 200
 
 
 def test_damaged_data_is_refused(tmp_path: Path) -> None:
     """Exit code 3; file and place are named; nothing is touched."""
     with Server(tmp_path / "data") as server:
-        request(server, "POST", "/v1/streams/s/entries", b'{"fields":{"a":"1"}}')
+        call(server, "POST", "/v1/streams/s/entries", b'{"fields":{"a":"1"}}')
         assert server.stop() == 0
     (manifest,) = (tmp_path / "data").glob("manifest")
     manifest.write_bytes(b"")
@@ -222,7 +213,7 @@ def test_a_foreign_name_is_refused_beyond_loopback(tmp_path: Path) -> None:
     names = ("--insecure", "--set", "allowed_hosts=weir.example")
     # The last --host wins.
     with Server(tmp_path / "data", "--host", "0.0.0.0", *names) as server:
-        request(server, "POST", "/v1/streams/s/entries", b'{"fields":{"a":"1"}}')
+        call(server, "POST", "/v1/streams/s/entries", b'{"fields":{"a":"1"}}')
         statuses = []
         for host in ("evil.example", "weir.example", f"127.0.0.1:{server.port}"):
             head = f"POST /v1/commands HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n"
@@ -282,7 +273,7 @@ def raw(server: Server, sent: bytes, seconds: float = 10) -> bytes:
 def test_a_head_beyond_the_limit_is_431(server: Server, head: bytes) -> None:
     """And the connection closed."""
     assert_early_problem(server, raw(server, head), 431, "headers_too_large")
-    assert request(server, "GET", "/healthz/live")[0] == 200
+    assert call(server, "GET", "/healthz/live")[0] == 200
 
 
 def assert_early_problem(server: Server, received: bytes, status: int, code: str) -> None:
@@ -339,7 +330,7 @@ def old_request(server: Server, line: bytes, body: bytes = b"") -> tuple[bytes, 
 
 def test_an_old_client_gets_no_chunks(server: Server) -> None:
     """HTTP/1.0 does not know them (RFC 9112, 6.1): a body without a length ends with its connection."""
-    request(server, "POST", "/v1/streams/old/entries", b"a=b", **{"Content-Type": FORM})
+    call(server, "POST", "/v1/streams/old/entries", b"a=b", {"content-type": FORM})
     head, body = old_request(server, b"GET /v1/streams/old/export")
     assert head.startswith(b"http/1.1 200 ")
     assert b"transfer-encoding" not in head
@@ -379,7 +370,7 @@ def test_running_out_of_file_descriptors_is_logged_once_a_minute(tmp_path: Path)
             clients.close()
             while not _answers(starved):
                 assert time.monotonic() < deadline, "it does not recover"
-            assert request(starved, "GET", "/healthz/ready")[1]["failing"] == ["descriptors_used_up"]
+            assert call(starved, "GET", "/healthz/ready")[1]["failing"] == ["descriptors_used_up"]
         log = (tmp_path / "data.log").read_text()
         lines = [json.loads(line) for line in log.splitlines() if "file descriptors" in line]
         assert [(line["level"], line["limit"]) for line in lines] == [("error", 48)]
@@ -388,7 +379,7 @@ def test_running_out_of_file_descriptors_is_logged_once_a_minute(tmp_path: Path)
 
 def _answers(server: Server) -> bool:
     with contextlib.suppress(OSError, http.client.HTTPException):
-        return request(server, "GET", "/healthz/ready")[0] == 200
+        return call(server, "GET", "/healthz/ready")[0] == 200
     return False
 
 
@@ -411,10 +402,10 @@ LONE_S_MAX: float = 0.004
 @pytest.mark.alone
 def test_a_lone_request_waits_little_for_threads_that_read_large_bodies(mortal: Signalled) -> None:
     """The event loop asks for the interpreter's lock before each callback; Python lets it wait for 5 ms."""
-    kind, took_s = {"Content-Type": "application/x-ndjson"}, list[float]()
+    kind, took_s = {"content-type": "application/x-ndjson"}, list[float]()
 
     def publish_much() -> int:
-        return request(mortal, "POST", "/v1/streams/large/entries?maxlen=9", LARGE_BODY, **kind)[0]
+        return call(mortal, "POST", "/v1/streams/large/entries?maxlen=9", LARGE_BODY, kind)[0]
 
     with ThreadPoolExecutor(1) as pool, closing(http.client.HTTPConnection("127.0.0.1", mortal.port)) as lone:
         for _ in range(8):

@@ -1,11 +1,8 @@
 """Rewrites and backups over HTTP: begun at once, done beside everything else."""
 
 import asyncio
-import json
 import threading
 import time
-import urllib.error
-import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -15,28 +12,17 @@ import pytest
 from app.main import create_app
 from app.settings import Settings
 from engine import Clock, Engine, SystemClock
-from tests.server import Server
+from tests.server import Server, call
 
 ENDED_S_MAX = 30.0
 PATH = "/v1/admin/backup"
 
 
-def ask(url: str, body: object | None = None) -> tuple[int, Any]:
-    """GET, or POST where there is a body: the status and the JSON answer."""
-    content = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(url, content, {"content-type": "application/json"})
-    try:
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            return answer.status, json.load(answer)
-    except urllib.error.HTTPError as error:
-        return error.code, json.load(error)
-
-
-def ended(url: str) -> Any:
+def ended(server: Server, path: str) -> Any:
     """The state of what was begun, once it is not under way any more."""
     deadline = time.monotonic() + ENDED_S_MAX
     while time.monotonic() < deadline:
-        _, state = ask(url)
+        _, state = call(server, "GET", path)
         if state["state"] != "running":
             return state
         time.sleep(0.02)
@@ -47,47 +33,47 @@ def test_a_backup_is_begun_and_told_of(tmp_path: Path) -> None:
     """202 with its state, done a moment later; a server that is given the copy has the entries."""
     (tmp_path / "backups").mkdir()
     with Server(tmp_path / "data", "--set", f"backup_dir={tmp_path / 'backups'}") as server:
-        assert ask(server.url + PATH)[1]["state"] == "none"
-        ask(f"{server.url}/v1/streams/orders/entries", {"id": "1-0", "fields": {"n": "1"}})
-        status, begun = ask(server.url + PATH, {"name": "monday-1.0"})
+        assert call(server, "GET", PATH)[1]["state"] == "none"
+        call(server, "POST", "/v1/streams/orders/entries", {"id": "1-0", "fields": {"n": "1"}})
+        status, begun = call(server, "POST", PATH, {"name": "monday-1.0"})
         assert (status, begun["state"], begun["name"]) == (202, "running", "monday-1.0")
-        done = ended(server.url + PATH)
+        done = ended(server, PATH)
         assert (done["state"], done["files"], done["error"]) == ("done", 1, None)
         assert begun["started_ms"] == done["started_ms"] <= done["ended_ms"]
-        assert ask(server.url + PATH, {"name": "monday-1.0"})[0] == 422
+        assert call(server, "POST", PATH, {"name": "monday-1.0"})[0] == 422
     with Server(tmp_path / "backups" / "monday-1.0") as server:
-        _, found = ask(f"{server.url}/v1/streams/orders/entries")
+        _, found = call(server, "GET", "/v1/streams/orders/entries")
     assert [entry["id"] for entry in found["entries"]] == ["1-0"]
 
 
 def test_a_backup_that_fails_says_why(tmp_path: Path) -> None:
     """Where the directory is missing, for one; the gateway goes on."""
     with Server(tmp_path / "data", "--set", f"backup_dir={tmp_path / 'nowhere'}") as server:
-        assert ask(server.url + PATH, {"name": "a"})[0] == 202
-        failed = ended(server.url + PATH)
+        assert call(server, "POST", PATH, {"name": "a"})[0] == 202
+        failed = ended(server, PATH)
         assert failed["state"] == "failed"
         assert "nowhere is no directory" in failed["error"]
-        assert ask(server.url + PATH, {"name": "b"})[0] == 202
+        assert call(server, "POST", PATH, {"name": "b"})[0] == 202
 
 
 def test_a_rewrite_is_begun_and_told_of(tmp_path: Path) -> None:
     """202, done a moment later; what was trimmed is in no file, and a restart finds the same."""
     path = "/v1/admin/rewrite"
     with Server(tmp_path / "data") as server:
-        assert ask(server.url + path)[1]["state"] == "none"
-        orders = f"{server.url}/v1/streams/orders"
+        assert call(server, "GET", path)[1]["state"] == "none"
+        orders = "/v1/streams/orders"
         entries = [{"id": f"{n}-0", "fields": {"n": "x" * 99}} for n in range(1, 100)]
-        assert ask(f"{orders}/entries", {"entries": entries})[0] == 201
-        assert ask(f"{orders}/trim", {"maxlen": 1})[1]["deleted"] == 98
-        status, begun = ask(server.url + path, {})
+        assert call(server, "POST", f"{orders}/entries", {"entries": entries})[0] == 201
+        assert call(server, "POST", f"{orders}/trim", {"maxlen": 1})[1]["deleted"] == 98
+        status, begun = call(server, "POST", path, {})
         assert (status, begun["state"]) == (202, "running")
-        done = ended(server.url + path)
+        done = ended(server, path)
         assert (done["state"], done["error"]) == ("done", None)
         left = b"".join(file.read_bytes() for file in (tmp_path / "data").glob("*.weir"))
         assert left.count(b"x" * 99) == 1
         server.kill()
         server.start()
-        assert [one["id"] for one in ask(f"{orders}/entries")[1]["entries"]] == ["99-0"]
+        assert [one["id"] for one in call(server, "GET", f"{orders}/entries")[1]["entries"]] == ["99-0"]
 
 
 @pytest.mark.parametrize(

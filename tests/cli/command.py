@@ -12,13 +12,13 @@ import signal
 import subprocess
 import sys
 import threading
-import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, Final, NamedTuple
 
 from tests.preloaded import Preloaded
+from tests.server import call
 
 COMMAND_S_MAX: Final = 60
 WEIR: Final = (sys.executable, "-m", "weir")
@@ -107,16 +107,14 @@ def on_a_terminal(url: str, *words: str) -> tuple[bytes, bytes]:
 
 def redis(url: str, *command: object) -> Any:
     """A Redis command over the command API; its result."""
-    return call(url, "/v1/commands", [str(word) for word in command])["result"]
+    return post(url, "/v1/commands", [str(word) for word in command])["result"]
 
 
-def call(url: str, path: str, body: object) -> Any:
+def post(url: str, path: str, body: object) -> Any:
     """POST JSON; the JSON answer."""
-    request = urllib.request.Request(
-        f"{url}{path}", json.dumps(body).encode(), {"content-type": "application/json"}
-    )
-    with urllib.request.urlopen(request, timeout=30) as answer:
-        return json.loads(answer.read())
+    status, answer = call(url, "POST", path, body)
+    assert status < 300, answer
+    return answer
 
 
 def values(url: str, stream: str, field: str) -> list[str]:
@@ -153,5 +151,5 @@ def multi(url: str, commands: Sequence[Sequence[object]]) -> list[dict[str, obje
     answers: list[dict[str, object]] = []
     for begin in range(0, len(commands), TRANSACTION_COMMANDS_MAX):
         some = commands[begin : begin + TRANSACTION_COMMANDS_MAX]
-        answers += call(url, "/v1/commands/multi-exec", some)
+        answers += post(url, "/v1/commands/multi-exec", some)
     return answers

@@ -5,17 +5,16 @@ Must never know: what is tested with it.
 """
 
 import base64
-import json
 import random
 import signal
 import subprocess
-import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
 from tests.cli.command import Ended, begun, weir
 from tests.redis_server import RedisServer
+from tests.server import call
 
 WAIT_S_MAX: Final = 60.0
 MARK: Final = b"weir:import"
@@ -40,10 +39,8 @@ def asked(url: str, *command: object) -> Any:
     words = [
         base64.b64encode(one if isinstance(one, bytes) else str(one).encode()).decode() for one in command
     ]
-    headers = {"content-type": "application/json", "weir-encoding": "base64"}
-    request = urllib.request.Request(f"{url}/v1/commands", json.dumps(words).encode(), headers)
-    with urllib.request.urlopen(request, timeout=30) as answer:
-        return _bytes(json.loads(answer.read())["result"])
+    _, answer = call(url, "POST", "/v1/commands", words, {"weir-encoding": "base64"})
+    return _bytes(answer["result"])
 
 
 def _bytes(value: Any) -> Any:

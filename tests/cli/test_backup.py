@@ -1,25 +1,18 @@
 """`weir backup` and `weir restore`: everything acknowledged, whole or not at all, and never over anything."""
 
-import json
 import threading
-import urllib.request
 from pathlib import Path
 
 import pytest
 
-from tests.cli.command import Ended, call, fill, redis, weir, work
-from tests.server import Server
+from tests.cli.command import Ended, fill, post, redis, weir, work
+from tests.server import Server, call
 
 NOWHERE = "http://127.0.0.1:9"
 
 
 def run(command: str, place: Path, data: Path, *words: str) -> Ended:
     return weir(NOWHERE, command, str(place), "--data", str(data), *words)
-
-
-def stored(url: str, path: str) -> object:
-    with urllib.request.urlopen(f"{url}{path}", timeout=30) as answer:
-        return json.loads(answer.read())
 
 
 def seen(url: str) -> list[object]:
@@ -32,9 +25,7 @@ def seen(url: str) -> list[object]:
 
 
 def generation(url: str) -> str:
-    stream = stored(url, "/v1/streams/orders")
-    assert isinstance(stream, dict)
-    return str(stream["generation"])
+    return str(call(url, "GET", "/v1/streams/orders")[1]["generation"])
 
 
 def test_a_backup_comes_back(tmp_path: Path) -> None:
@@ -81,7 +72,7 @@ def test_a_backup_under_load_has_everything_acknowledged_before_it(tmp_path: Pat
 
         def rewrite() -> None:
             while not ended.is_set():
-                call(server.url, "/v1/admin/rewrite", {})
+                post(server.url, "/v1/admin/rewrite", {})
 
         clients = [threading.Thread(target=work) for work in (publish, rewrite)]
         for client in clients:
@@ -169,4 +160,4 @@ def test_what_an_interrupted_backup_left_is_taken_over(tmp_path: Path) -> None:
         done = run("backup", tmp_path / "other", tmp_path / "data")
         assert (done.code, "photo.jpeg" in done.err) == (3, True)
         assert (half / "photo.jpeg").exists()
-        assert call(server.url, "/v1/commands", ["XLEN", "orders"])["result"] == 3
+        assert post(server.url, "/v1/commands", ["XLEN", "orders"])["result"] == 3

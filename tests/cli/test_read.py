@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.cli.command import call, redis, weir
+from tests.cli.command import post, redis, weir
 from weir import Client
 from weir.cli.read import PAGE_ENTRIES_MAX, pages
 
@@ -19,7 +19,7 @@ def test_a_range_is_read_across_pages(url: str, stream: str) -> None:
     """--all and a large --count give everything in order, over any number of answers; --count is exact."""
     entries = [{"id": f"{number}-0", "fields": {"n": str(number)}} for number in range(1, BEYOND_A_PAGE + 1)]
     redis(url, "XGROUP", "CREATE", stream, "g", "0", "MKSTREAM")
-    call(
+    post(
         url, f"/v1/streams/{stream.replace(' ', '%20').replace('ü', '%C3%BC')}/entries", {"entries": entries}
     )
     assert weir(url, "read", stream, "--all", "--json").objects == entries
@@ -90,7 +90,7 @@ def test_a_bound_is_given_once(url: str, stream: str) -> None:
 def test_a_range_that_goes_on_says_so(url: str, stream: str) -> None:
     """One line beside the output, with what shows the rest; none where a number was asked for."""
     entries = [{"id": f"{number}-0", "fields": {"n": "1"}} for number in range(1, 103)]
-    call(url, f"/v1/streams/{quote(stream)}/entries", {"entries": entries})
+    post(url, f"/v1/streams/{quote(stream)}/entries", {"entries": entries})
     rest = "100 entries, and there are more: --all or --count shows them"
     assert weir(url, "read", stream).err == f"weir: {rest}, --start '(100-0' goes on\n"
     assert weir(url, "read", stream, "--reverse").err == f"weir: {rest}, --end '(3-0' goes on\n"

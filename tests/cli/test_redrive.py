@@ -6,7 +6,7 @@ Knows: what must be in both streams afterwards. Must never know: routes.
 import httpx
 import pytest
 
-from tests.cli.command import call, multi, redis, values, weir
+from tests.cli.command import multi, post, redis, values, weir
 from tests.cli.link import BUSY, LOSE, PASS, link
 from tests.server import Server
 from weir import Client
@@ -93,7 +93,7 @@ def test_what_contradicts_itself_is_a_usage_error(url: str, stream: str, words: 
 def test_without_dead_letters_to_look_for(url: str, stream: str) -> None:
     """The stream, the group or its dead-letter stream may be missing: one line says which."""
     assert weir(url, "redrive", stream, "g").err.endswith("(no_stream)\n")
-    call(url, "/v1/commands", ["XGROUP", "CREATE", stream, "g", "0", "MKSTREAM"])
+    post(url, "/v1/commands", ["XGROUP", "CREATE", stream, "g", "0", "MKSTREAM"])
     assert weir(url, "redrive", stream, "h").err.endswith("(no_group)\n")
     done = weir(url, "redrive", stream, "g")
     assert done.code == 1

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.cli.command import call, cells, fill, multi, redis, weir, work
+from tests.cli.command import cells, fill, multi, post, redis, weir, work
 
 
 def test_streams_are_listed(url: str, stream: str) -> None:
@@ -73,7 +73,7 @@ def test_a_guarded_trim_stops_at_what_a_group_has_not_finished(url: str, stream:
 def test_no_command_prints_what_would_turn_a_line_around(url: str, stream: str) -> None:
     """U+202E and the like are printed as escapes, wherever they stand."""
     turned = f"{stream} \u202egpj.exe"
-    call(url, f"/v1/streams/{quote(turned, safe='')}/entries", {"fields": {"\u202e": "\u2066 \u200f"}})
+    post(url, f"/v1/streams/{quote(turned, safe='')}/entries", {"fields": {"\u202e": "\u2066 \u200f"}})
     redis(url, "XGROUP", "CREATE", turned, turned, "0")
     redis(url, "XREADGROUP", "GROUP", turned, turned, "STREAMS", turned, ">")
     for words in (

@@ -16,7 +16,7 @@ from typing import Final
 
 import pytest
 
-from tests.cli.command import begun, call, environment, redis, weir
+from tests.cli.command import begun, environment, post, redis, weir
 from tests.cli.link import LOSE, PASS, link
 from tests.server import Server
 from weir import Client
@@ -193,7 +193,7 @@ def test_ctrl_c_ends_it_also_while_the_http_client_has_a_lock(url: str, stream: 
 def test_hostile_entries_stay_one_line_each(url: str, stream: str) -> None:
     """Line ends, escapes and marks that turn text around are shown, not obeyed; quotes tell words apart."""
     values = ["a b", "", 'say "x"', '"x"', "a=b", "\x1b[31m\r\n", "\u202eevil", "\u2028", "ü"]
-    call(url, "/v1/commands", ["XADD", stream, "1-0", *[word for value in values for word in ("v v", value)]])
+    post(url, "/v1/commands", ["XADD", stream, "1-0", *[word for value in values for word in ("v v", value)]])
     with tailing(url, stream) as process:
         name = '"v v"='
         values_shown = [

@@ -16,8 +16,7 @@ from tests.cluster.clusters import BACKENDS, primaries
 from tests.cluster.differences import differences
 from tests.cluster.engines import AdjustedClock, opened
 from tests.cluster.servers import Backend, BackendServer
-from tests.fronts.processes import call
-from tests.server import Server
+from tests.server import Server, call
 from tests.waiting import until, until_async
 
 BASE: Final = "http://127.0.0.1:8080"

@@ -11,8 +11,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from tests.cluster.servers import BackendServer
-from tests.fronts.processes import call
-from tests.server import Server, free_port
+from tests.server import Server, call, free_port
 from tests.waiting import until
 
 FILE: Final = Path(__file__).parents[2] / "deploy" / "compose-cluster.yaml"

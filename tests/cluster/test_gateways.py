@@ -12,8 +12,8 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 from tests.cluster.clusters import BACKENDS, opened_backend
-from tests.fronts.processes import ADMIN, ROOT, call, make_token
-from tests.server import Server
+from tests.fronts.processes import ADMIN, ROOT, make_token
+from tests.server import Server, call
 from tests.waiting import until
 
 ENTRIES = "/v1/streams/jobs/entries"

@@ -14,8 +14,7 @@ from typing import Any, Final, NamedTuple, Self
 import pytest
 
 from tests.cluster.clusters import primaries
-from tests.fronts.processes import call
-from tests.server import Server, free_port
+from tests.server import Server, call, free_port
 from tests.waiting import until
 
 STREAM: Final = "orders"

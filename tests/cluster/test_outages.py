@@ -1,7 +1,5 @@
 """That servers cannot be used, or take no writes, is noticed without any request, shown, and logged once."""
 
-import json
-import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,7 @@ from engine.commands.types import XAdd, XGroupCreate, XInfoGroups, XLen
 from tests.cluster.engines import BODY, AdjustedClock, opened
 from tests.cluster.servers import Backend, BackendServer
 from tests.engine.asking import reply_of, reply_to
-from tests.server import Server
+from tests.server import Server, call
 from tests.waiting import until, until_async
 
 
@@ -135,9 +133,4 @@ def warnings(gateway: Server) -> list[dict[str, Any]]:
 
 
 def health(gateway: Server) -> dict[str, Any]:
-    request = urllib.request.Request(f"{gateway.url}/healthz/ready")
-    try:
-        with urllib.request.urlopen(request, timeout=5) as answer:
-            return dict(json.load(answer))
-    except urllib.error.HTTPError as refused:
-        return dict(json.load(refused))
+    return dict(call(gateway, "GET", "/healthz/ready")[1])

@@ -19,8 +19,7 @@ from tests.cluster.clusters import server_words
 from tests.cluster.engines import opened
 from tests.cluster.servers import Backend, BackendServer
 from tests.engine.asking import reply_of, reply_to
-from tests.fronts.processes import call
-from tests.server import Server
+from tests.server import Server, call
 from tests.waiting import until, until_async
 
 S: Final = "{t}s"

@@ -26,8 +26,7 @@ from engine.replies import Dropped, Entries, Listing, ScheduleInfo, SchedulePage
 from tests.cluster.engines import opened, refused
 from tests.cluster.servers import Backend, BackendServer
 from tests.engine.asking import reply_of, reply_to
-from tests.fronts.processes import call
-from tests.server import Server
+from tests.server import Server, call
 from tests.waiting import until, until_async
 
 S: Final = "{t}s"

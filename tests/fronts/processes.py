@@ -1,23 +1,19 @@
 """A gateway of several processes, for tests.
 
-Knows: its processes by their names, requests over connections of their own. Must never know: what is tested.
+Knows: its processes by their names. Must never know: what is tested.
 """
 
 import contextlib
-import http.client
-import json
 import os
 import signal
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from tests.server import Server
+from tests.server import Server, call
 
 FRONTS: Final = 2
 # The kernel gives each connection to a front by a hash: with this many, all on one is one of 2,000 cases.
 CONNECTIONS: Final = 12
-JSON: Final = {"content-type": "application/json"}
 ROOT: Final = "a-root-token-of-enough-characters"
 ADMIN: Final = {"authorization": f"Bearer {ROOT}"}
 
@@ -60,29 +56,6 @@ def is_alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
-
-
-def call(
-    server: Server, method: str, path: str, body: object = None, headers: Mapping[str, str] = JSON
-) -> tuple[int, Any]:
-    """Send a request on a connection of its own: the status, and the answer."""
-    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)) as line:
-        return ask(line, method, path, body, headers)
-
-
-def ask(
-    line: http.client.HTTPConnection,
-    method: str,
-    path: str,
-    body: object = None,
-    headers: Mapping[str, str] = JSON,
-) -> tuple[int, Any]:
-    """Send a request on this connection."""
-    line.request(method, path, None if body is None else json.dumps(body), {**JSON, **headers})
-    answer = line.getresponse()
-    text = answer.read()
-    is_json = "json" in (answer.getheader("content-type") or "")
-    return answer.status, json.loads(text) if is_json and text else text.decode()
 
 
 def add(server: Server, **fields: str) -> tuple[int, Any]:

@@ -6,7 +6,8 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tests.fronts.processes import CONNECTIONS, Fronted, call
+from tests.fronts.processes import CONNECTIONS, Fronted
+from tests.server import call
 
 
 def test_readers_of_all_fronts_end_with_a_stream(tmp_path: Path) -> None:

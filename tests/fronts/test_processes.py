@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from app.lifespan import FAILED, LOCKED
-from tests.fronts.processes import CONNECTIONS, FRONTS, Fronted, add, ask, call, is_alive
-from tests.server import Server
+from tests.fronts.processes import CONNECTIONS, FRONTS, Fronted, add, is_alive
+from tests.server import Server, ask, call
 from tests.waiting import until
 
 ENTRIES = "/v1/streams/s/entries"

@@ -14,7 +14,8 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
 from app.auth import Grant, tokens
-from tests.fronts.processes import ADMIN, CONNECTIONS, ROOT, Fronted, call, make_token
+from tests.fronts.processes import ADMIN, CONNECTIONS, ROOT, Fronted, make_token
+from tests.server import call
 from tests.waiting import until
 
 

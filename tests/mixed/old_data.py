@@ -10,11 +10,11 @@ the requests, and writes its answers to `DIR/answers.json`; then the gateway is 
 import json
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
+
+from tests.server import call
 
 Asked = tuple[str, str, Any]
 
@@ -85,23 +85,10 @@ def questions() -> Iterator[Asked]:
         yield ("GET", f"/v1/streams/{name}/groups/billing/pending?count=100", None)
 
 
-def ask(url: str, asked: Asked) -> tuple[int, Any]:
-    """Status and JSON of the answer."""
-    method, path, body = asked
-    headers = {"content-type": "application/json"}
-    data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(f"{url}{path}", data, headers, method=method)
-    try:
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            return answer.status, json.loads(answer.read() or b"null")
-    except urllib.error.HTTPError as refused:
-        return refused.code, json.loads(refused.read() or b"null")
-
-
 def rewrite(url: str) -> None:
     """Have the log rewritten, and wait for its end."""
-    ask(url, ("POST", "/v1/admin/rewrite", {}))
-    while ask(url, ("GET", "/v1/admin/rewrite", None))[1]["state"] == "running":
+    call(url, "POST", "/v1/admin/rewrite", {})
+    while call(url, "GET", "/v1/admin/rewrite")[1]["state"] == "running":
         pass
 
 
@@ -109,13 +96,13 @@ def main(url: str, directory: Path) -> None:
     """Make the data, and write down the answers."""
     for part in REQUESTS:
         for asked in part:
-            status, answer = ask(url, asked)
+            status, answer = call(url, *asked)
             assert status < 300, (asked, answer)
         if part is REQUESTS[0]:
             rewrite(url)
     # Retention is kept to exactly about once a second.
     time.sleep(3)
-    answers = [[*asked, *ask(url, asked)] for asked in questions()]
+    answers = [[*asked, *call(url, *asked)] for asked in questions()]
     lines = ",\n".join(json.dumps(answer, ensure_ascii=False) for answer in answers)
     (directory / "answers.json").write_text(f"[\n{lines}\n]\n")
 

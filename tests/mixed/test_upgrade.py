@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import pytest
 
-from tests.mixed.old_data import ask, rewrite
-from tests.server import Server
+from tests.mixed.old_data import rewrite
+from tests.server import Server, call
 
 HERE: Final = Path(__file__).parent
 ANSWERS: Final = json.loads((HERE / "old_answers.json").read_text())
@@ -44,7 +44,7 @@ def has_all(old: Any, new: Any) -> bool:
 
 def assert_answers_stay(server: Server) -> None:
     for method, path, body, status, answer in ANSWERS:
-        found = ask(server.url, (method, path, body))
+        found = call(server, method, path, body)
         assert (found[0], has_all(answer, found[1])) == (status, True), (path, body, answer, found)
 
 
@@ -60,8 +60,8 @@ def test_everything_is_there(upgraded: Server) -> None:
 def test_the_work_goes_on(upgraded: Server) -> None:
     """A worker acknowledges what the old gateway gave it, and gets what follows."""
     url = upgraded.url
-    acked = ask(url, ("POST", "/v1/streams/orders/groups/billing/ack", {"ids": ["21-0"]}))
+    acked = call(url, "POST", "/v1/streams/orders/groups/billing/ack", {"ids": ["21-0"]})
     assert acked[1]["acknowledged"] == 1
-    read = ask(url, ("POST", "/v1/streams/orders/groups/billing/consumers/anna/read", {"count": 1}))
+    read = call(url, "POST", "/v1/streams/orders/groups/billing/consumers/anna/read", {"count": 1})
     assert len(read[1]["entries"]) == 1
-    assert ask(url, ("POST", "/v1/streams/both/entries", {"fields": {"a": "3"}}))[0] == 201
+    assert call(url, "POST", "/v1/streams/both/entries", {"fields": {"a": "3"}})[0] == 201

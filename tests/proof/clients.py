@@ -6,12 +6,14 @@ Must never know: how the gateway ends, and what it does with its files.
 
 import contextlib
 import http.client
-import json
 import random
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Final
+
+from tests.server import ask
 
 WRITERS: Final = 4
 BATCH: Final = 5
@@ -25,17 +27,8 @@ Call = Callable[..., tuple[int, Any]]
 @contextlib.contextmanager
 def client(port: int) -> Iterator[Call]:
     """A keep-alive connection as a function: method, path, JSON body → status, JSON answer."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
-
-    def call(method: str, path: str, body: object = None) -> tuple[int, Any]:
-        text = None if body is None else json.dumps(body)
-        connection.request(method, path, text, {"content-type": "application/json"} if text else {})
-        answer = connection.getresponse()
-        content = answer.read()
-        return answer.status, json.loads(content) if content else None
-
-    with contextlib.closing(connection):
-        yield call
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=20)) as line:
+        yield partial(ask, line)
 
 
 # Works until the event is set, or the gateway is gone.
