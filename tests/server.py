@@ -15,11 +15,13 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Literal, Self
 from urllib.parse import urlsplit
+
+import pytest
 
 from tests.preloaded import Preloaded
 
@@ -193,3 +195,14 @@ def ask(
     text = answer.read()
     is_json = "json" in (answer.getheader("content-type") or "")
     return answer.status, json.loads(text) if is_json and text else text.decode()
+
+
+def server_of(scope: Literal["function", "module", "session"], *options: str) -> Any:
+    """A fixture: a gateway with these options for each test, or for all tests of the scope."""
+
+    @pytest.fixture(scope=scope)
+    def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+        with Server(tmp_path_factory.mktemp("gateway") / "weir-data", *options) as server:
+            yield server
+
+    return server

@@ -23,7 +23,7 @@ from ruamel.yaml import YAML
 from app.metrics.families import FAMILIES
 from tests.proof.machine import needs, no_strace
 from tests.proof.tracing import injecting
-from tests.server import Server, free_port
+from tests.server import Server, free_port, server_of
 
 MONITORING: Final = Path(__file__).parents[1] / "deploy" / "monitoring"
 ALERTS: Final = MONITORING / "alerts.yml"
@@ -301,11 +301,8 @@ def gateway(tmp_path: Path) -> Iterator[Server]:
         yield server
 
 
-@pytest.fixture
-def full(tmp_path: Path) -> Iterator[Server]:
-    """One with less memory than the process takes."""
-    with Server(tmp_path / "full", "--set", "memory_bytes_max=1048576") as server:
-        yield server
+# One with less memory than the process takes.
+full = server_of("function", "--set", "memory_bytes_max=1048576")
 
 
 @pytest.mark.paired

@@ -19,7 +19,7 @@ from websockets.sync.client import connect
 from websockets.typing import Origin
 
 from tests.proof.machine import needs
-from tests.server import Server, free_port
+from tests.server import Server, free_port, server_of
 
 DEPLOY: Final = Path(__file__).parents[1] / "deploy"
 SECONDS_MAX: Final = 30.0
@@ -126,10 +126,7 @@ def missing(name: str) -> str | None:
     return None if Path(PROGRAMS[name]).exists() else f"needs {name}"
 
 
-@pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with Server(tmp_path_factory.mktemp("gateway") / "data", *OPTIONS) as server:
-        yield server
+gateway = server_of("module", *OPTIONS)
 
 
 @pytest.fixture(

@@ -3,7 +3,6 @@
 import resource
 import socket
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
@@ -19,7 +18,7 @@ from engine.commands.weir_commands import EnsureStream
 from tests.app.metrics import Series, parse, value
 from tests.app.sockets import talking
 from tests.engine.asking import reply_to
-from tests.server import Server
+from tests.server import Server, server_of
 from tests.turns import assert_within, assert_within_async, longest_turn_s
 
 CONNECTIONS: Final = 10_000
@@ -36,11 +35,7 @@ def processor_s(pid: int) -> float:
     return time.clock_gettime(~pid << 3 | 2)
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    path = tmp_path_factory.mktemp("metrics") / "data"
-    with Server(path, "--set", "metrics_streams=*", "--set", "log_requests=none") as server:
-        yield server
+server = server_of("module", "--set", "metrics_streams=*", "--set", "log_requests=none")
 
 
 def scrape(http: httpx.Client) -> Series:

@@ -23,7 +23,7 @@ import pytest
 from app import logs
 from app.transport.descriptors import Descriptors
 from tests.cli.command import Ended, weir
-from tests.server import Server, call
+from tests.server import Server, call, server_of
 
 FORM = "application/x-www-form-urlencoded"
 
@@ -46,11 +46,8 @@ def mortal(tmp_path: Path) -> Iterator[Signalled]:
         yield server
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server that survives its tests."""
-    with Server(tmp_path_factory.mktemp("server") / "data", "--bound", "head_bytes_max=4096") as server:
-        yield server
+# A server that survives its tests.
+server = server_of("module", "--bound", "head_bytes_max=4096")
 
 
 def run(*words: str) -> Ended:

@@ -5,7 +5,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from tests.app.eventsource import EventSourceClient, Parser
-from tests.server import Server
+from tests.server import Server, server_of
 from tests.waiting import until
 
 ENTRIES = "/v1/streams/s/entries"
@@ -26,10 +26,7 @@ STALL_S = 1
 GONE_S_MAX = 3.0 * STALL_S
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    with Server(tmp_path / "weir-data", "--set", "log_requests=none") as server:
-        yield server
+server = server_of("function", "--set", "log_requests=none")
 
 
 def connect(server: Server, path: str, *, receive_bytes: int | None = None) -> socket.socket:

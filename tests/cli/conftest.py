@@ -9,15 +9,11 @@ from collections.abc import Iterator
 import pytest
 
 from tests.redis_server import RedisServer
-from tests.server import Server
+from tests.server import Server, server_of
 
-
-@pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A running gateway; who kills one takes one of his own."""
-    # Tests compare streams of 20 000 entries whole, in one answer.
-    with Server(tmp_path_factory.mktemp("cli") / "data", "--set", "count_max=20000") as running:
-        yield running
+# A running gateway; who kills one takes one of his own.
+# Tests compare streams of 20 000 entries whole, in one answer.
+server = server_of("session", "--set", "count_max=20000")
 
 
 @pytest.fixture(scope="session")

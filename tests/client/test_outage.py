@@ -5,22 +5,16 @@ Knows: a gateway that can be stopped and started again. Must never know: pauses 
 
 import asyncio
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 
 import httpx
 import pytest
 
 from tests.cli.link import BUSY, STARTING, link
-from tests.server import Server
+from tests.server import Server, server_of
 from weir import AsyncClient, Client, NoAnswerError
 
-
-@pytest.fixture
-def alone(tmp_path: Path) -> Iterator[Server]:
-    """A gateway of one test's own."""
-    with Server(tmp_path / "data") as running:
-        yield running
+# A gateway of one test's own.
+alone = server_of("function")
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[str]:

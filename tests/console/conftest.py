@@ -6,7 +6,7 @@ Must never know: what a test looks at.
 
 import re
 import shutil
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import httpx
 import pytest
@@ -16,7 +16,7 @@ from playwright.async_api import Browser, Page, async_playwright, expect
 from app.main import create_app
 from app.settings import Settings
 from engine import SystemClock
-from tests.server import Server
+from tests.server import Server, server_of
 
 _SWITCHES = (
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"),
@@ -48,10 +48,7 @@ async def http() -> AsyncIterator[httpx.AsyncClient]:
         yield client
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with Server(tmp_path_factory.mktemp("console") / "data") as running:
-        yield running
+server = server_of("module")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -4,14 +4,13 @@ Knows: the states of an EventSource. Must never know: how the gateway ends a res
 """
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 from playwright.async_api import Browser
 
-from tests.server import Server
+from tests.server import Server, server_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -34,10 +33,7 @@ FOLLOW = """
 """
 
 
-@pytest.fixture
-def slow(tmp_path: Path) -> Iterator[Server]:
-    with Server(tmp_path / "weir-data", "--fsync", "always") as server:
-        yield server
+slow = server_of("function", "--fsync", "always")
 
 
 async def test_an_eventsource_outlives_a_kill_and_a_long_start(browser: Browser, slow: Server) -> None:

@@ -2,7 +2,6 @@
 token does not allow.
 """
 
-from collections.abc import Iterator
 from typing import Final
 
 import httpx
@@ -10,7 +9,7 @@ import pytest
 from playwright.async_api import Page, expect
 
 from tests.console.conftest import WAIT_MS_MAX
-from tests.server import Server
+from tests.server import Server, server_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -18,10 +17,7 @@ ROOT: Final = "root-token-of-at-least-24-characters"
 STORED: Final = "() => JSON.stringify([localStorage, sessionStorage, document.cookie])"
 
 
-@pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with Server(tmp_path_factory.mktemp("login") / "data", "--set", f"root_token={ROOT}") as running:
-        yield running
+guarded = server_of("module", "--set", f"root_token={ROOT}")
 
 
 def make(guarded: Server, *actions: str) -> str:

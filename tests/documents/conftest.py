@@ -3,16 +3,7 @@
 Knows: how to start a gateway. Must never know: what a document says.
 """
 
-from collections.abc import Iterator
-from pathlib import Path
+from tests.server import server_of
 
-import pytest
-
-from tests.server import Server
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    """A gateway of one's own."""
-    with Server(tmp_path / "weir-data") as server:
-        yield server
+# A gateway of one's own.
+server = server_of("function")

@@ -3,10 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from pyspark_weir.gateway import GatewayAccess, GatewayClient
 from pyspark_weir.ids import EntryId
@@ -43,12 +40,6 @@ runpy.run_path(sys.argv[1], run_name="__main__")
 """
 _BATCHES = 6
 _BATCH_ROWS = 500
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    with Server(tmp_path / "weir-data") as running:
-        yield running
 
 
 def test_programs_end_as_they_should_while_threads_free_files(tmp_path: Path) -> None:

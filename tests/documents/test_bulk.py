@@ -3,7 +3,6 @@
 import json
 import subprocess
 import time
-from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import httpx
 import pytest
 
 from tests.documents.programs import programs, start
-from tests.server import Server
+from tests.server import Server, server_of
 from tests.serving import serving
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "bulk.md").read_text()
@@ -22,10 +21,7 @@ KILLS = 2
 DONE_S_MAX = 60.0
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    with Server(tmp_path / "weir-data", "--fsync", "always") as server:
-        yield server
+server = server_of("function", "--fsync", "always")
 
 
 @pytest.fixture

@@ -6,18 +6,15 @@ from pathlib import Path
 import pytest
 
 from tests.hostile.peers import ask_json
-from tests.server import Server
+from tests.server import Server, server_of
 
 # How long a reader may take nothing.
 STALL_S = 0.4
 IMPATIENT = ("--set", "request_s_max=1", "--set", f"stall_s_max={STALL_S}", "--set", "keep_alive_s=1")
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """One for the attacks of a file, with little patience."""
-    with Server(tmp_path_factory.mktemp("hostile") / "data", *IMPATIENT) as server:
-        yield server
+# One for the attacks of a file, with little patience.
+server = server_of("module", *IMPATIENT)
 
 
 @pytest.fixture

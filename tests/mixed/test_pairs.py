@@ -27,7 +27,7 @@ from tests.mixed.ends import ENDS, converse
 from tests.mixed.overload import publish_overloaded
 from tests.mixed.record import ABOUT
 from tests.mixed.scenarios import SCENARIOS
-from tests.server import Server
+from tests.server import Server, server_of
 from tests.serving import QuietHandler, serving
 from weir import Client, Delivery, Worker
 
@@ -51,11 +51,8 @@ scenarios = pytest.mark.parametrize("name", SCENARIOS)
 ends = pytest.mark.parametrize("end", ENDS)
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    """A gateway of this version; what was recorded began with an empty one."""
-    with Server(tmp_path / "data") as running:
-        yield running
+# A gateway of this version; what was recorded began with an empty one.
+server = server_of("function")
 
 
 class OldGateway(ThreadingHTTPServer):

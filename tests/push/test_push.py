@@ -5,7 +5,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from tests.app.senders import WHSEC
 from tests.push import receiver
 from tests.push.receiver import Receiver, status
 from tests.push.test_endpoint import push_to
-from tests.server import Server, free_port
+from tests.server import Server, free_port, server_of
 from tests.waiting import until_async
 from weir import AsyncClient
 from weir.errors import NotFoundError
@@ -33,10 +33,7 @@ SOON = Backoff(first=0.01, max=0.05)
 _LOOKS_MAX = 5_000
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with Server(tmp_path_factory.mktemp("push") / "data") as server:
-        yield server
+server = server_of("module")
 
 
 @pytest.fixture

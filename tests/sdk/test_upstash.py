@@ -8,15 +8,12 @@ from typing import Any
 import pytest
 from upstash_redis import Redis
 
-from tests.server import Server
+from tests.server import Server, server_of
 
 HERE = Path(__file__).parent
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with Server(tmp_path_factory.mktemp("sdk") / "data") as server:
-        yield server
+server = server_of("module")
 
 
 @pytest.fixture

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.server import Server
+from pyspark_weir.gateway import GatewayAccess, GatewayClient
+from tests.server import Server, server_of
 from tests.spark.table.object_store import ObjectStore
 from tests.spark.weir import Weir
 
@@ -16,11 +17,8 @@ from tests.spark.weir import Weir
 DURABLE = ("--fsync", "always")
 
 
-@pytest.fixture(scope="module")
-def durable_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A gateway whose entries are on disk when they are acknowledged; shared by the tests of a module."""
-    with Server(tmp_path_factory.mktemp("durable") / "data", *DURABLE) as server:
-        yield server
+# A gateway whose entries are on disk when they are acknowledged; shared by the tests of a module.
+durable_server = server_of("module", *DURABLE)
 
 
 @pytest.fixture
@@ -31,11 +29,15 @@ def weir(durable_server: Server, request: pytest.FixtureRequest) -> Iterator[Wei
     found.close()
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A gateway for the tests of a module."""
-    with Server(tmp_path_factory.mktemp("gateway") / "weir-data") as server:
-        yield server
+# A gateway for the tests of a module.
+server = server_of("module")
+
+
+@pytest.fixture
+def gateway(server: Server) -> Iterator[GatewayClient]:
+    """A client of it."""
+    with GatewayClient(GatewayAccess("g0", server.url)) as opened:
+        yield opened
 
 
 @pytest.fixture(scope="module")
@@ -45,11 +47,8 @@ def store() -> Iterator[ObjectStore]:
         yield found
 
 
-@pytest.fixture
-def own_server(tmp_path: Path) -> Iterator[Server]:
-    """A gateway of one's own, which may be killed."""
-    with Server(tmp_path / "weir-data") as server:
-        yield server
+# A gateway of one's own, which may be killed.
+own_server = server_of("function")
 
 
 @pytest.fixture
@@ -61,10 +60,7 @@ def own_weir(tmp_path: Path) -> Iterator[Weir]:
         found.close()
 
 
-@pytest.fixture(scope="module")
-def other_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with Server(tmp_path_factory.mktemp("other") / "data", *DURABLE) as server:
-        yield server
+other_server = server_of("module", *DURABLE)
 
 
 @pytest.fixture

@@ -6,14 +6,12 @@ Knows: the jobs as they are typed. Must never know: what they do.
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from typer.main import get_command
 
 from pyspark_weir.cli.main import jobs
-from tests.server import Server
+from tests.server import Server, server_of
 from tests.spark.table.making import Maker, key_of
 
 # In a process of its own: here a session may be left of other tests.
@@ -29,12 +27,8 @@ for words in json.load(sys.stdin):
 """
 
 
-@pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A gateway with tokens."""
-    token = "--set", "root_token=root-token-of-at-least-24-characters"
-    with Server(tmp_path_factory.mktemp("guarded") / "data", *token) as running:
-        yield running
+# A gateway with tokens.
+guarded = server_of("module", "--set", "root_token=root-token-of-at-least-24-characters")
 
 
 def ends_of(every: list[list[str]]) -> list[tuple[int, str, bool]]:

@@ -13,12 +13,6 @@ from pyspark_weir.sink.sending import Sent, SinkSender
 from tests.server import Server
 
 
-@pytest.fixture
-def gateway(server: Server) -> Iterator[GatewayClient]:
-    with GatewayClient(GatewayAccess("g0", server.url)) as opened:
-        yield opened
-
-
 def numbers(stream: str, count: int, *, start: int = 0) -> list[SinkEntry]:
     return [SinkEntry(stream, None, [("n", str(n))], None) for n in range(start, start + count)]
 

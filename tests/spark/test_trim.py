@@ -3,7 +3,7 @@
 Knows: a real gateway, and archives made without Spark. Must never know: how an archive is written.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from pyspark_weir import ids
 from pyspark_weir.errors import ArchiveDamagedError
-from pyspark_weir.gateway import GatewayAccess, GatewayClient, of_group, of_stream
+from pyspark_weir.gateway import GatewayClient, of_group, of_stream
 from pyspark_weir.ids import EntryId
 from pyspark_weir.jobs.trim import (
     Bound,
@@ -31,7 +31,6 @@ from pyspark_weir.jobs.trim import (
 from pyspark_weir.table.deletions import known_upto, read, version
 from pyspark_weir.table.ranges import Range
 from pyspark_weir.table.table import ArchiveTable
-from tests.server import Server
 from tests.spark.table.making import Maker, commit_unchecked, key_of, rows_of
 
 entry_ids = st.builds(EntryId, st.integers(0, ids.HALF_MAX), st.integers(0, ids.HALF_MAX))
@@ -69,12 +68,6 @@ class TestBounds:
             minid = TrimProposal(key_of("a"), str(bound.upto), bound.why).minid
             assert ids.parse(minid) > bound.upto
             assert ids.previous_id(ids.parse(minid)) == bound.upto
-
-
-@pytest.fixture
-def gateway(server: Server) -> Iterator[GatewayClient]:
-    with GatewayClient(GatewayAccess("g0", server.url)) as opened:
-        yield opened
 
 
 def _fields(entry_id: str) -> list[list[str]]:

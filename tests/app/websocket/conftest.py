@@ -4,7 +4,6 @@ Knows: how they are started. Must never know: what is tested.
 """
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Final
 
 import httpx
@@ -14,7 +13,7 @@ from tests.app.conversing import SocketWorld
 from tests.app.sockets import SocketClient, talking
 from tests.cluster.clusters import server_words
 from tests.cluster.servers import Backend
-from tests.server import Server
+from tests.server import Server, server_of
 
 LIMITS: Final = ("--bound", "heartbeat_ms=200", "--set", "entry_bytes_max=65536")
 
@@ -42,18 +41,12 @@ def client(server: Server, http: httpx.Client) -> Iterator[SocketClient]:
         yield client
 
 
-@pytest.fixture
-def patient(tmp_path: Path) -> Iterator[Server]:
-    """A gateway of its own, with real patience."""
-    with Server(tmp_path / "data") as server:
-        yield server
+# A gateway of its own, with real patience.
+patient = server_of("function")
 
 
-@pytest.fixture
-def impatient(tmp_path: Path) -> Iterator[Server]:
-    """A gateway of its own, with little patience."""
-    with Server(tmp_path / "data", "--set", "stall_s_max=0.5") as server:
-        yield server
+# A gateway of its own, with little patience.
+impatient = server_of("function", "--set", "stall_s_max=0.5")
 
 
 @pytest.fixture

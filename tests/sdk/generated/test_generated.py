@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -19,7 +18,7 @@ import pytest
 
 from tests.documents.programs import programs
 from tests.proof.machine import needs
-from tests.server import Server
+from tests.server import Server, server_of
 
 HERE = Path(__file__).parent
 NODE_MODULES = HERE.parent / "node_modules"
@@ -27,10 +26,7 @@ NODE_MODULES = HERE.parent / "node_modules"
 TOOLS = Path(sys.executable).parent.parent / "tools" / "bin"
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with Server(tmp_path_factory.mktemp("generated") / "data") as server:
-        yield server
+server = server_of("module")
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pyspark_weir.session import SessionOptions, open_session
-from tests.server import Server
+from tests.server import server_of
 from tests.spark.cluster import JVM
 
 _HERE = Path(__file__).parent
@@ -49,11 +49,8 @@ def spark(session: SparkSession) -> Iterator[SparkSession]:
     session.catalog.clearCache()
 
 
-@pytest.fixture(scope="session")
-def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """One gateway for all tests; tests use streams of different names. It is there for the whole run."""
-    with Server(tmp_path_factory.mktemp("gateway") / "weir-data") as server:
-        yield server
+# One gateway for all tests; tests use streams of different names. It is there for the whole run.
+shared_server = server_of("session")
 
 
 @pytest.fixture

@@ -23,7 +23,6 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import LongType, StructField, StructType
 
 from pyspark_weir.gateway import of_stream
-from tests.server import Server
 from tests.spark.weir import Weir
 
 # The first streaming query of a session takes ten seconds and more.
@@ -36,28 +35,6 @@ Run = Callable[..., StreamingQuery]
 
 def ids(*numbers: int) -> list[str]:
     return [f"{number}-0" for number in numbers]
-
-
-@pytest.fixture(scope="module")
-def durable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A gateway whose entries are on disk when they are acknowledged, so that no test waits for a disk."""
-    with Server(tmp_path_factory.mktemp("durable") / "data", "--fsync", "always") as server:
-        yield server
-
-
-@pytest.fixture
-def weir(durable: Server, request: pytest.FixtureRequest) -> Iterator[Weir]:
-    found = Weir(durable, f"q{abs(hash(request.node.nodeid))}")
-    yield found
-    found.close()
-
-
-@pytest.fixture
-def own_weir(tmp_path: Path) -> Iterator[Weir]:
-    with Server(tmp_path / "own", "--fsync", "always") as server:
-        found = Weir(server, "own")
-        yield found
-        found.close()
 
 
 @pytest.fixture
