@@ -56,6 +56,19 @@ class Planted(NamedTuple):
     asked: tuple[str, ...] = ()
 
 
+class Bug(NamedTuple):
+    """`finder` is a test as `module:function`, called with `arguments`, or `tests/file.py::test`."""
+
+    edits: tuple[Edit, ...]
+    finder: str
+    arguments: dict[str, Any]
+
+
+def bug(file: str, old: str, new: str, finder: str, **arguments: object) -> Bug:
+    """One edit, and what finds it."""
+    return Bug((Edit(file, old, new),), finder, arguments)
+
+
 class NotPlanted(Exception):  # noqa: N818 - a verdict
     """The text to be exchanged is not there, or more than once: the code has moved on."""
 
