@@ -4,7 +4,6 @@ Knows: the protocol's messages. Must never know: who exports, and what.
 """
 
 import threading
-import time
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
@@ -15,6 +14,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceResponse,
 )
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
+
+from tests.waiting import until
 
 WAIT_S_MAX = 20.0
 
@@ -76,13 +77,7 @@ class Collector:
 
     def wait_for(self, is_wanted: Callable[[ReceivedSpan], bool]) -> ReceivedSpan:
         """The first span of this kind, as soon as it is there."""
-        deadline = time.monotonic() + WAIT_S_MAX
-        while True:
-            for span in list(self.spans):
-                if is_wanted(span):
-                    return span
-            assert time.monotonic() < deadline, self.spans
-            time.sleep(0.02)
+        return until(lambda: next(filter(is_wanted, [*self.spans]), None), self.spans, WAIT_S_MAX)
 
     def _keep(self, request: ExportTraceServiceRequest) -> None:
         for resource in request.resource_spans:

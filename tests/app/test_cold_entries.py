@@ -12,6 +12,7 @@ import pytest
 
 from tests.cli.command import weir
 from tests.server import Server
+from tests.waiting import until
 
 ENTRIES = 12_000
 NOWHERE = "http://127.0.0.1:9"
@@ -29,14 +30,9 @@ def fill(http: httpx.Client, first: int = 1) -> None:
 
 def wait_until_stored(http: httpx.Client) -> None:
     """Until most of what is cold has left memory."""
-    deadline = time.monotonic() + _WAIT_S
-    while time.monotonic() < deadline:
-        stored: int = http.get("/v1/status").json()["log"]["stored_bytes"]
-        # What is cold when it begins to store may be little.
-        if stored > 10_000:
-            return
-        time.sleep(0.1)
-    raise AssertionError("nothing was stored")
+    until(
+        lambda: http.get("/v1/status").json()["log"]["stored_bytes"] > 10_000, "nothing was stored", _WAIT_S
+    )
 
 
 def read(http: httpx.Client, number: int) -> Any:
@@ -64,10 +60,8 @@ def test_cold_entries_are_read_from_files(tmp_path: Path) -> None:
             assert http.get("/v1/streams/s").json()["length"] == ENTRIES
             assert http.post("/v1/streams/s/trim", json={"maxlen": 5}).json()["deleted"] == ENTRIES - 5
             assert http.post("/v1/admin/rewrite").status_code == 202
-            deadline = time.monotonic() + _WAIT_S
-            while list(directory.glob("run-*")) and time.monotonic() < deadline:
-                time.sleep(0.05)
-            assert not list(directory.glob("run-*")), "nothing refers to the files any more"
+            why = "nothing refers to the files any more"
+            until(lambda directory=directory: not list(directory.glob("run-*")), why, _WAIT_S)
 
 
 def test_a_damaged_file_costs_what_is_in_it(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from tests.app.sockets import talking
 from tests.engine.asking import reply_to
 from tests.server import Server, server_of
 from tests.turns import assert_within, assert_within_async, longest_turn_s
+from tests.waiting import until
 
 CONNECTIONS: Final = 10_000
 STREAMS: Final = 10_000
@@ -43,10 +44,7 @@ def scrape(http: httpx.Client) -> Series:
 
 
 def eventually(http: httpx.Client, name: str, wanted: float, **labels: str) -> None:
-    deadline = time.monotonic() + 15
-    while value(scrape(http), name, **labels) != wanted:
-        assert time.monotonic() < deadline, f"{name} {labels} is not {wanted}: {scrape(http)}"
-        time.sleep(0.01)
+    until(lambda: value(scrape(http), name, **labels) == wanted, f"{name} {labels} is not {wanted}", 15)
 
 
 def test_connections_are_counted_while_they_are_open(server: Server) -> None:
@@ -85,10 +83,8 @@ def test_the_lag_of_the_loop_is_measured(server: Server) -> None:
     """Four times a second."""
     with httpx.Client(base_url=server.url) as http:
         before = value(scrape(http), "weir_loop_lag_seconds_count")
-        deadline = time.monotonic() + 15
-        while value(scrape(http), "weir_loop_lag_seconds_count") < before + 2:
-            assert time.monotonic() < deadline, "nothing was measured"
-            time.sleep(0.05)
+        wanted = before + 2
+        until(lambda: value(scrape(http), "weir_loop_lag_seconds_count") >= wanted, "it is not measured", 15)
 
 
 @pytest.mark.paired

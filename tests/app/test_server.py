@@ -24,6 +24,7 @@ from app import logs
 from app.transport.descriptors import Descriptors
 from tests.cli.command import Ended, weir
 from tests.server import Server, call, server_of
+from tests.waiting import until
 
 FORM = "application/x-www-form-urlencoded"
 
@@ -284,10 +285,8 @@ def assert_early_problem(server: Server, received: bytes, status: int, code: str
     assert headers["content-length"] == str(len(body))
     assert headers["weir-request-id"] == problem["request_id"]
     assert (headers["connection"], headers["cache-control"]) == ("close", "no-store")
-    deadline = time.monotonic() + 10
-    while problem["request_id"] not in server.data.with_name(f"{server.data.name}.log").read_text():
-        assert time.monotonic() < deadline, "the ID is not in the log"
-        time.sleep(0.05)
+    log = server.data.with_name(f"{server.data.name}.log")
+    until(lambda: problem["request_id"] in log.read_text(), "the ID is not in the log", 10)
 
 
 def test_what_came_before_garbage_is_answered_as_itself(server: Server) -> None:

@@ -4,7 +4,6 @@ Knows: what makes the form of one entry. Must never know: what it looks like.
 """
 
 import asyncio
-from collections.abc import Callable
 from typing import Any, Final
 
 import pytest
@@ -18,6 +17,7 @@ from engine.commands.durable_commands import AppendDurable, CreateDurable
 from engine.commands.types import XAdd
 from tests.app.test_waits import Message
 from tests.engine.asking import reply_to
+from tests.waiting import until_async
 
 READERS: Final = 10_000
 PATIENCE_S: Final = 60.0
@@ -59,13 +59,6 @@ class Reader:
         self._left.set()
 
 
-async def until(come: Callable[[], bool]) -> None:
-    """Wait until this is true."""
-    async with asyncio.timeout(PATIENCE_S):
-        while not come():  # noqa: ASYNC110 - there is no event for it
-            await asyncio.sleep(0.05)
-
-
 @pytest.mark.parametrize("way", WAYS)
 async def test_ten_thousand_readers_cost_one_encoding(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of each entry that comes while they stay; those of long-polls go with it, and the others stay."""
@@ -77,7 +70,7 @@ async def test_ten_thousand_readers_cost_one_encoding(way: str, monkeypatch: pyt
     for stream, kind in KINDS.items():
         await reply_to(engine, CreateDurable(stream=stream, media=kind))
     readers = [Reader(app, path, query) for _ in range(READERS)]
-    await until(lambda: engine.figures().waiting == READERS or all(one.text for one in readers))
+    await until_async(lambda: engine.figures().waiting == READERS or all(one.text for one in readers))
     before = [len(one.text) for one in readers]
     made: list[object] = []
     make = getattr(module, name)
@@ -91,7 +84,7 @@ async def test_ten_thousand_readers_cost_one_encoding(way: str, monkeypatch: pyt
     for stream, kind in KINDS.items():
         await reply_to(engine, AppendDurable(stream=stream, bodies=stored, kind=kind))
     await reply_to(engine, XAdd(stream="s", bodies=stored))
-    await until(lambda: all(len(one.text) > had for one, had in zip(readers, before, strict=True)))
+    await until_async(lambda: all(len(one.text) > had for one, had in zip(readers, before, strict=True)))
     assert {one.status for one in readers} == {200}
     assert len(made) == len(stored)
     for one in readers:

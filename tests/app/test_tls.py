@@ -21,6 +21,7 @@ from websockets.sync.client import connect
 from tests.certificates import Authority, Pair
 from tests.cli.command import weir
 from tests.server import Server, free_port
+from tests.waiting import until
 from weir import Client
 
 SECONDS_MAX = 15.0
@@ -69,13 +70,10 @@ def replace(made: Secured, pair: Pair) -> None:
 
 
 def wait_for_line(server: Server, event: str) -> dict[str, object]:
-    deadline = time.monotonic() + SECONDS_MAX
-    while time.monotonic() < deadline:
-        for line in server.log_lines():
-            if line["event"] == event:
-                return line
-        time.sleep(0.02)
-    raise AssertionError(f"{event!r} was not logged")
+    def find() -> dict[str, object] | None:
+        return next((line for line in server.log_lines() if line["event"] == event), None)
+
+    return until(find, f"{event!r} was not logged", SECONDS_MAX)
 
 
 def test_plain_requests_in_a_row_are_served_as_without_tls(shared: Secured) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from app.main import create_app
 from app.settings import Settings
 from engine import Clock, Engine, SystemClock
 from tests.server import Server, call
+from tests.waiting import until
 
 ENDED_S_MAX = 30.0
 PATH = "/v1/admin/backup"
@@ -20,13 +20,12 @@ PATH = "/v1/admin/backup"
 
 def ended(server: Server, path: str) -> Any:
     """The state of what was begun, once it is not under way any more."""
-    deadline = time.monotonic() + ENDED_S_MAX
-    while time.monotonic() < deadline:
-        _, state = call(server, "GET", path)
-        if state["state"] != "running":
-            return state
-        time.sleep(0.02)
-    raise AssertionError("it does not end")
+
+    def end() -> Any:
+        state = call(server, "GET", path)[1]
+        return state["state"] != "running" and state
+
+    return until(end, "it does not end", ENDED_S_MAX)
 
 
 def test_a_backup_is_begun_and_told_of(tmp_path: Path) -> None:

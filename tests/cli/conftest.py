@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.redis_server import RedisServer
+from tests.cluster.servers import BackendServer
 from tests.server import Server, server_of
 
 # A running gateway; who kills one takes one of his own.
@@ -17,9 +17,9 @@ server = server_of("session", "--set", "count_max=20000")
 
 
 @pytest.fixture(scope="session")
-def origin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+def origin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BackendServer]:
     """A Redis."""
-    with RedisServer(tmp_path_factory.mktemp("redis")) as running:
+    with BackendServer(tmp_path_factory.mktemp("redis")) as running:
         yield running
 
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from tests.cli.command import Ended, begun, weir
-from tests.redis_server import RedisServer
+from tests.cluster.servers import BackendServer
 from tests.server import call
 
 WAIT_S_MAX: Final = 60.0
@@ -70,7 +70,7 @@ def same(one: Any, other: Any, apart_ms: int) -> bool:
     return abs(one - other) <= apart_ms if is_time else bool(one == other)
 
 
-def assert_same(origin: RedisServer, url: str, stream: object, *, apart_ms: int = 0) -> None:
+def assert_same(origin: BackendServer, url: str, stream: object, *, apart_ms: int = 0) -> None:
     """Entries, counters, groups, consumers and pending entries are the same on both sides; times of delivery
     may be so far apart.
     """
@@ -139,14 +139,14 @@ class Story:
         return f"{self._random.randint(max(0, self._ms - 40), self._ms + 1)}-{self._random.randint(0, 2)}"
 
 
-def publish_story(origin: RedisServer, seed: int, stream: str, count: int = 300) -> Story:
+def publish_story(origin: BackendServer, seed: int, stream: str, count: int = 300) -> Story:
     """A stream with a past."""
     story = Story(seed, stream)
     origin.each(story.commands(count))
     return story
 
 
-def filled(origin: RedisServer, stream: str, count: int, size: int = 10, first: int = 1) -> None:
+def filled(origin: BackendServer, stream: str, count: int, size: int = 10, first: int = 1) -> None:
     """A stream with numbered entries."""
     for begin in range(first, first + count, 1_000):
         numbers = range(begin, min(begin + 1_000, first + count))

@@ -14,12 +14,12 @@ from tests import halves
 from tests.cli.command import ROOT, begun, environment, on_a_terminal, redis, weir
 from tests.cli.migrating import MARK, WAIT_S_MAX, asked, assert_same, filled, full, imported, publish_story
 from tests.cli.other_redis import other_redis
-from tests.redis_server import RedisServer
+from tests.cluster.servers import BackendServer
 from tests.server import Server, free_port
 from tests.waiting import until
 
 
-def test_random_streams_are_the_same_afterwards(url: str, origin: RedisServer) -> None:
+def test_random_streams_are_the_same_afterwards(url: str, origin: BackendServer) -> None:
     """Forty streams with a past of 300 commands each: XINFO STREAM FULL and XRANGE agree on both sides."""
     seeds = halves.half(range(40))
     streams = [f"random:ü {seed}" for seed in seeds]
@@ -35,7 +35,7 @@ def test_random_streams_are_the_same_afterwards(url: str, origin: RedisServer) -
     assert all(row["entries"] == row["deleted"] == 0 for row in again.objects)
 
 
-def test_an_import_killed_half_way_goes_on(url: str, origin: RedisServer, stream: str) -> None:
+def test_an_import_killed_half_way_goes_on(url: str, origin: BackendServer, stream: str) -> None:
     """Killed with -9, three times; then the same command copies the rest, and only the rest."""
     count = 20_000
     filled(origin, stream, count)
@@ -57,7 +57,7 @@ def test_an_import_killed_half_way_goes_on(url: str, origin: RedisServer, stream
     assert_same(origin, url, stream)
 
 
-def test_nobody_sees_what_is_not_redis_s(url: str, origin: RedisServer, stream: str) -> None:
+def test_nobody_sees_what_is_not_redis_s(url: str, origin: BackendServer, stream: str) -> None:
     """Entries that are pending and deleted are pending in Weir without ever having been readable there."""
     filled(origin, stream, 3_000)
     origin.call("XGROUP", "CREATE", stream, "g", "0")
@@ -76,7 +76,7 @@ def test_nobody_sees_what_is_not_redis_s(url: str, origin: RedisServer, stream: 
 
 @pytest.mark.parametrize("count", [PAGE_ENTRIES_MAX, PAGE_ENTRIES_MAX + 1])
 def test_pending_entries_of_neighbouring_ids_come_along(
-    url: str, origin: RedisServer, stream: str, count: int
+    url: str, origin: BackendServer, stream: str, count: int
 ) -> None:
     """Where a page of them ends, the next one begins one ID later."""
     origin.each([("XADD", stream, f"5-{number}", "n", number) for number in range(1, count + 1)])
@@ -87,7 +87,7 @@ def test_pending_entries_of_neighbouring_ids_come_along(
     assert asked(url, "XPENDING", stream, "g")[:3] == [count, b"5-1", b"5-%d" % count]
 
 
-def test_an_import_outlives_its_gateway(origin: RedisServer, stream: str, tmp_path: Path) -> None:
+def test_an_import_outlives_its_gateway(origin: BackendServer, stream: str, tmp_path: Path) -> None:
     """The gateway is killed with -9 and started again meanwhile: nothing twice, nothing lost."""
     filled(origin, stream, 10_000)
     with Server(tmp_path / "data") as server:
@@ -101,7 +101,7 @@ def test_an_import_outlives_its_gateway(origin: RedisServer, stream: str, tmp_pa
 
 
 def test_streams_come_from_another_gateway_too(
-    url: str, origin: RedisServer, stream: str, tmp_path: Path
+    url: str, origin: BackendServer, stream: str, tmp_path: Path
 ) -> None:
     """By its port for Redis clients; nothing of what Weir has of Redis is lost."""
     port = free_port()
@@ -115,7 +115,7 @@ def test_streams_come_from_another_gateway_too(
 
 
 def test_names_that_weir_does_not_take_are_told_and_left_out(
-    url: str, origin: RedisServer, stream: str
+    url: str, origin: BackendServer, stream: str
 ) -> None:
     """Streams, groups, consumers: the rest is copied, what such a consumer had is released; the code is 1."""
     for name in (f"{stream}//x", f"{stream}\nx", stream.encode() + b"\xff", stream, f"{stream}/x"):
@@ -134,7 +134,7 @@ def test_names_that_weir_does_not_take_are_told_and_left_out(
     assert asked(url, "XPENDING", stream, "g", "-", "+", 10) == [[b"1-0", b"", -1, 1]]
 
 
-def test_entries_that_weir_does_not_take_are_told(url: str, origin: RedisServer, stream: str) -> None:
+def test_entries_that_weir_does_not_take_are_told(url: str, origin: BackendServer, stream: str) -> None:
     """A field name that is no text, an entry too large to send: reported by ID; the others are copied."""
     origin.call("XADD", stream, "1-0", "a", "b")
     origin.call("XADD", stream, "2-0", b"\xff", "b")
@@ -162,7 +162,7 @@ def test_entries_that_weir_does_not_take_are_told(url: str, origin: RedisServer,
     ],
 )
 def test_a_stream_that_is_another_one_is_left_as_it_is(
-    url: str, origin: RedisServer, stream: str, commands: list[tuple[str, ...]], sentence: str
+    url: str, origin: BackendServer, stream: str, commands: list[tuple[str, ...]], sentence: str
 ) -> None:
     """A stream of the same name that is no copy of Redis's is neither added to nor changed."""
     for number in (1, 2, 3):
@@ -175,7 +175,7 @@ def test_a_stream_that_is_another_one_is_left_as_it_is(
     assert asked(url, "XINFO", "STREAM", stream, "FULL") == before
 
 
-def test_a_finished_copy_is_weir_s(url: str, origin: RedisServer, stream: str) -> None:
+def test_a_finished_copy_is_weir_s(url: str, origin: BackendServer, stream: str) -> None:
     """What Redis deletes after the import is over is not deleted in Weir, and the difference is reported."""
     filled(origin, stream, 300)
     assert imported(url, origin.url, stream).code == 0
@@ -196,7 +196,7 @@ def test_lifetimes_come_from_a_redis_that_knows_pttl_alone(url: str, stream: str
     assert asked(url, "PEXPIRETIME", stream) == now_ms + 3_600_000
 
 
-def test_a_group_that_is_ahead_is_left_as_it_is(url: str, origin: RedisServer, stream: str) -> None:
+def test_a_group_that_is_ahead_is_left_as_it_is(url: str, origin: BackendServer, stream: str) -> None:
     """Workers that have begun on Weir are not set back; new entries come nevertheless."""
     filled(origin, stream, 10)
     origin.call("XGROUP", "CREATE", stream, "g", "5")
@@ -209,7 +209,7 @@ def test_a_group_that_is_ahead_is_left_as_it_is(url: str, origin: RedisServer, s
     assert asked(url, "XLEN", stream) == 11
 
 
-def test_progress_is_for_terminals(url: str, origin: RedisServer, stream: str) -> None:
+def test_progress_is_for_terminals(url: str, origin: BackendServer, stream: str) -> None:
     """How far each stream is, written over; it is gone at the end, and the outcome is the same."""
     origin.each([("XADD", stream, f"5-{number}", "n", number) for number in range(1, 2_501)])
     out, shown = on_a_terminal(url, "import", "--redis", origin.url, "--json", stream)
@@ -219,7 +219,7 @@ def test_progress_is_for_terminals(url: str, origin: RedisServer, stream: str) -
     assert shown.endswith(b"\r\x1b[K")
 
 
-def test_a_dry_run_only_tells(url: str, origin: RedisServer, stream: str) -> None:
+def test_a_dry_run_only_tells(url: str, origin: BackendServer, stream: str) -> None:
     """What there is and how far it is in Weir; nothing is written."""
     filled(origin, stream, 10)
     origin.call("XGROUP", "CREATE", stream, "g", "0")
@@ -288,7 +288,7 @@ def test_redis_5_0_has_no_counters(url: str, stream: str) -> None:
     ],
 )
 def test_mistakes_are_told_in_one_sentence(
-    url: str, origin: RedisServer, words: tuple[str, ...], code: int, sentence: str
+    url: str, origin: BackendServer, words: tuple[str, ...], code: int, sentence: str
 ) -> None:
     """Usage is 2, a failure 1, and there is never a traceback."""
     done = weir(url, "import", *(() if "--redis" in words else ("--redis", origin.url)), *words)
@@ -298,7 +298,7 @@ def test_mistakes_are_told_in_one_sentence(
 
 @pytest.mark.parametrize("way", [(), ("--follow",), ("--dry-run",)])
 def test_a_gateway_that_asks_for_a_token_ends_the_import(
-    origin: RedisServer, stream: str, tmp_path: Path, way: tuple[str, ...]
+    origin: BackendServer, stream: str, tmp_path: Path, way: tuple[str, ...]
 ) -> None:
     """With the option that names it, once; with a token that is wrong, with what the gateway says."""
     names = (f"{stream} 1", f"{stream} 2")
@@ -315,7 +315,7 @@ def test_a_gateway_that_asks_for_a_token_ends_the_import(
     assert (wrong.code, wrong.out, wrong.err.count("unauthenticated")) == (1, "", 1)
 
 
-def test_a_gateway_that_is_away_is_told(origin: RedisServer, stream: str) -> None:
+def test_a_gateway_that_is_away_is_told(origin: BackendServer, stream: str) -> None:
     """Patience ends, and says how to go on."""
     filled(origin, stream, 1)
     done = imported(f"http://127.0.0.1:{free_port()}", origin.url, stream, "--retry-for", "0")

@@ -17,11 +17,11 @@ from tests.cli.migrating import (
     imported,
     publish_story,
 )
-from tests.redis_server import RedisServer
+from tests.cluster.servers import BackendServer
 from tests.waiting import until
 
 
-def test_following_keeps_up_with_all_that_happens(url: str, origin: RedisServer) -> None:
+def test_following_keeps_up_with_all_that_happens(url: str, origin: BackendServer) -> None:
     """Streams that live on while they are followed are the same once it ends: deletions and groups too."""
     stories = [publish_story(origin, seed, f"followed:{seed}", 100) for seed in range(100, 112)]
     for _ in range(2):
@@ -37,7 +37,7 @@ def test_following_keeps_up_with_all_that_happens(url: str, origin: RedisServer)
             asked(url, "XGROUP", "CREATE", stream, MARK, "0")
 
 
-def test_a_switch_without_a_pause(url: str, origin: RedisServer, stream: str) -> None:
+def test_a_switch_without_a_pause(url: str, origin: BackendServer, stream: str) -> None:
     """Workers go first, publishers one by one: what an old one says is added, renumbered if need be."""
     ms = int(time.time() * 1000) - 60_000
     origin.call("XGROUP", "CREATE", stream, "g", "0", "MKSTREAM")
@@ -69,7 +69,7 @@ def test_a_switch_without_a_pause(url: str, origin: RedisServer, stream: str) ->
 
 
 def test_a_cut_over_compares_everything_before_it_finishes(
-    url: str, origin: RedisServer, stream: str
+    url: str, origin: BackendServer, stream: str
 ) -> None:
     """The copy follows while publishers and workers go on; once they are stopped, it takes one short run."""
     story = publish_story(origin, 5, stream)
@@ -88,7 +88,7 @@ def test_a_cut_over_compares_everything_before_it_finishes(
     assert all(MARK not in group for group in asked(url, "XINFO", "GROUPS", stream))
 
 
-def test_a_cut_over_says_what_differs(url: str, origin: RedisServer, stream: str) -> None:
+def test_a_cut_over_says_what_differs(url: str, origin: BackendServer, stream: str) -> None:
     """A worker that has begun on Weir; the import stays open, and running it again goes on."""
     filled(origin, stream, 5)
     origin.call("XGROUP", "CREATE", stream, "g", "0")
@@ -113,13 +113,13 @@ def test_a_cut_over_says_what_differs(url: str, origin: RedisServer, stream: str
 
 
 @pytest.mark.parametrize("beside", ["--follow", "--in-use", "--dry-run"])
-def test_a_cut_over_is_by_itself(url: str, origin: RedisServer, beside: str) -> None:
+def test_a_cut_over_is_by_itself(url: str, origin: BackendServer, beside: str) -> None:
     """It is the last run."""
     done = imported(url, origin.url, "--cut-over", beside)
     assert (done.code, "it goes without --follow, --in-use and --dry-run" in done.err) == (2, True)
 
 
-def test_going_on_beside_others_adds_nothing_twice(url: str, origin: RedisServer, stream: str) -> None:
+def test_going_on_beside_others_adds_nothing_twice(url: str, origin: BackendServer, stream: str) -> None:
     """--in-use killed at any moment: each entry of Redis is in Weir once, and so is each of the others."""
     filled(origin, stream, 2_000)
     with following(url, origin.url, stream):
@@ -138,7 +138,7 @@ def test_going_on_beside_others_adds_nothing_twice(url: str, origin: RedisServer
 
 
 def test_what_was_added_before_its_place_was_noted_is_not_added_again(
-    url: str, origin: RedisServer, stream: str
+    url: str, origin: BackendServer, stream: str
 ) -> None:
     """An end between the two, in a state that a kill leaves now and then."""
     filled(origin, stream, 5)
@@ -152,7 +152,7 @@ def test_what_was_added_before_its_place_was_noted_is_not_added_again(
     assert found == [b"%d-0" % number for number in range(1, 7)]
 
 
-def test_what_was_given_up_stays_so(url: str, origin: RedisServer, stream: str) -> None:
+def test_what_was_given_up_stays_so(url: str, origin: BackendServer, stream: str) -> None:
     """Neither what comes afterwards nor the end touches it again; the other stream is followed."""
     other = f"{stream}.other"
     for name in (stream, other):
@@ -172,7 +172,7 @@ def test_what_was_given_up_stays_so(url: str, origin: RedisServer, stream: str) 
     assert (process.returncode, asked(url, "EXISTS", stream)) == (1, 0)
 
 
-def test_order_is_kept_beside_busy_publishers(url: str, origin: RedisServer, stream: str) -> None:
+def test_order_is_kept_beside_busy_publishers(url: str, origin: BackendServer, stream: str) -> None:
     """While others publish to Weir all the time, Redis's entries come in Redis's order, each once."""
     origin.call("XGROUP", "CREATE", stream, "g", "0", "MKSTREAM")
     with following(url, origin.url, stream):
@@ -189,7 +189,7 @@ def test_order_is_kept_beside_busy_publishers(url: str, origin: RedisServer, str
     assert len(found) == 400 + 266
 
 
-def test_lifetimes_come_along_once_the_import_is_over(url: str, origin: RedisServer, stream: str) -> None:
+def test_lifetimes_come_along_once_the_import_is_over(url: str, origin: BackendServer, stream: str) -> None:
     """While it follows a stream stays: its lifetime may be prolonged in Redis. One without stays without."""
     other = f"{stream}.other"
     at_ms = time.time_ns() // 1_000_000 + 3_600_000
@@ -205,7 +205,7 @@ def test_lifetimes_come_along_once_the_import_is_over(url: str, origin: RedisSer
 
 
 def test_a_deleted_entry_that_was_delivered_again_stays_pending(
-    url: str, origin: RedisServer, stream: str
+    url: str, origin: BackendServer, stream: str
 ) -> None:
     """To claim it would take it out, in Weir as in Redis: it stays as it was copied."""
     origin.call("XADD", stream, "1-0", "n", 1)

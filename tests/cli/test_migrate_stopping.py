@@ -16,7 +16,7 @@ from app.cli import migrate
 from app.cli.migration.stopping import Stop, Stopped
 from tests.cli.command import begun, environment
 from tests.cli.migrating import MARK, asked, assert_same, filled, imported
-from tests.redis_server import RedisServer
+from tests.cluster.servers import BackendServer
 from tests.server import free_port
 from tests.waiting import until
 
@@ -51,7 +51,7 @@ def silent() -> Iterator[int]:
 
 @pytest.mark.parametrize("nth", [1, 12])
 def test_a_signal_while_the_http_client_holds_a_lock(
-    url: str, origin: RedisServer, stream: str, nth: int
+    url: str, origin: BackendServer, stream: str, nth: int
 ) -> None:
     """An exception there would keep the lock, and the next request would wait for it for ever."""
     filled(origin, stream, 20)
@@ -70,7 +70,7 @@ def test_a_signal_while_the_http_client_holds_a_lock(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_while_it_waits_for_entries(url: str, origin: RedisServer, stream: str, number: int) -> None:
+def test_while_it_waits_for_entries(url: str, origin: BackendServer, stream: str, number: int) -> None:
     """What has come is copied."""
     filled(origin, stream, 1)
     process = begun(url, "import", "--redis", origin.url, "--follow", stream)
@@ -79,7 +79,7 @@ def test_while_it_waits_for_entries(url: str, origin: RedisServer, stream: str, 
     assert (code, "copying the rest" in err) == (0, True), err
 
 
-def test_while_there_is_no_stream_at_all(url: str, origin: RedisServer, stream: str) -> None:
+def test_while_there_is_no_stream_at_all(url: str, origin: BackendServer, stream: str) -> None:
     """It waits for the first one then, without a command."""
     process = begun(url, "import", "--redis", origin.url, "--follow", "--match", f"{stream}-none")
     heard(process, "caught up")
@@ -87,7 +87,7 @@ def test_while_there_is_no_stream_at_all(url: str, origin: RedisServer, stream: 
     assert (code, "copying the rest" in err) == (0, True), err
 
 
-def test_in_the_midst_of_a_copy(url: str, origin: RedisServer, stream: str) -> None:
+def test_in_the_midst_of_a_copy(url: str, origin: BackendServer, stream: str) -> None:
     """Running the same command again goes on."""
     filled(origin, stream, 8_000)
     process = begun(url, "import", "--redis", origin.url, stream)
@@ -101,7 +101,7 @@ def test_in_the_midst_of_a_copy(url: str, origin: RedisServer, stream: str) -> N
 
 @pytest.mark.parametrize("is_redis", [True, False])
 def test_while_a_server_does_not_answer(
-    url: str, origin: RedisServer, stream: str, silent: int, *, is_redis: bool
+    url: str, origin: BackendServer, stream: str, silent: int, *, is_redis: bool
 ) -> None:
     """It took the command; the wait for its answer is broken off."""
     filled(origin, stream, 1)
@@ -115,7 +115,7 @@ def test_while_a_server_does_not_answer(
 
 
 @pytest.mark.parametrize("is_redis", [True, False])
-def test_while_a_server_is_away(url: str, origin: RedisServer, stream: str, *, is_redis: bool) -> None:
+def test_while_a_server_is_away(url: str, origin: BackendServer, stream: str, *, is_redis: bool) -> None:
     """It is asked once more, and not waited for."""
     filled(origin, stream, 1)
     nowhere = free_port()
@@ -169,7 +169,7 @@ def test_a_signal_is_raised_between_two_commands_and_once() -> None:
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_new_streams_are_looked_for_every_ten_seconds(url: str, origin: RedisServer, stream: str) -> None:
+def test_new_streams_are_looked_for_every_ten_seconds(url: str, origin: BackendServer, stream: str) -> None:
     """Not before, by the clock that is passed, and then at once."""
     filled(origin, stream, 1)
     seen = list[int]()

@@ -6,7 +6,7 @@ Knows: commands and what is shown. Must never know: how a reply comes.
 import subprocess
 
 from tests.cli.command import redis, weir
-from tests.redis_server import RedisServer
+from tests.cluster.servers import BackendServer
 
 
 def test_a_command_and_its_reply(url: str, stream: str) -> None:
@@ -27,7 +27,7 @@ def test_lines_until_quit(url: str, stream: str) -> None:
     assert redis(url, "XRANGE", stream, "-", "+") == [["1-0", ["f", 'a "b"']]]
 
 
-def test_replies_look_as_in_redis_cli(url: str, stream: str, origin: RedisServer) -> None:
+def test_replies_look_as_in_redis_cli(url: str, stream: str, origin: BackendServer) -> None:
     lines = [
         *[f"XADD s {number}-0 f v" for number in range(1, 13)],
         *["XRANGE s - +", "XGROUP CREATE s g 0", "XREADGROUP GROUP g c COUNT 2 STREAMS s >"],

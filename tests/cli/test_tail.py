@@ -19,6 +19,7 @@ import pytest
 from tests.cli.command import begun, environment, post, redis, weir
 from tests.cli.link import LOSE, PASS, link
 from tests.server import Server
+from tests.waiting import until
 from weir import Client
 from weir.cli import tail
 
@@ -61,10 +62,7 @@ def add(url: str, stream: str, *numbers: int) -> None:
 
 def all_acknowledged(url: str, stream: str) -> None:
     """Wait until the group has nothing pending: acknowledging follows printing."""
-    deadline = time.monotonic() + END_S_MAX
-    while redis(url, "XPENDING", stream, "g")[0]:
-        assert time.monotonic() < deadline, "what was printed is acknowledged"
-        time.sleep(0.02)
+    until(lambda: not redis(url, "XPENDING", stream, "g")[0], "what was printed is acknowledged", END_S_MAX)
 
 
 def test_it_begins_a_few_entries_back_and_goes_on(url: str, stream: str) -> None:

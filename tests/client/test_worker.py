@@ -19,6 +19,7 @@ import pytest
 import weir
 from tests.cli.link import BAD_GATEWAY, DROP, LOSE, PASS, link
 from tests.server import Server
+from tests.waiting import until_async
 from weir import AsyncClient, Backoff, Delivery, Worker
 from weir._links import give_back
 from weir.entries import Entry
@@ -51,9 +52,7 @@ async def settled(client: AsyncClient, stream: str, group: str = "g") -> bool:
 
 
 async def wait_until_settled(client: AsyncClient, stream: str) -> None:
-    async with asyncio.timeout(60):
-        while not await settled(client, stream):  # noqa: ASYNC110 - another process does it
-            await asyncio.sleep(0.02)
+    await until_async(lambda: settled(client, stream))
 
 
 async def work_off(

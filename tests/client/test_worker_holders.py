@@ -5,7 +5,7 @@ Knows: a gateway in this process, whose time the test lets pass. Must never know
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final, cast
@@ -17,6 +17,7 @@ from tests.app.ten_doors import Bench, opened
 from tests.client.test_worker import Via, until_done, vias, wait_until_settled
 from tests.engine.asking import reply_to
 from tests.engine.clocks import HandClock
+from tests.waiting import until_async
 from weir import AsyncClient, Delivery, Worker
 
 STREAM: Final = "orders"
@@ -60,13 +61,6 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
             yield found
 
 
-async def come(is_so: Callable[[], bool]) -> None:
-    """Wait until this comes true."""
-    async with asyncio.timeout(LATE_S):
-        while not is_so():  # noqa: ASYNC110 - there is no event for it
-            await asyncio.sleep(POLL_S)
-
-
 class Stage:
     """A handler that stays at work until it is let go."""
 
@@ -88,7 +82,7 @@ async def at_work(worker: Worker) -> AsyncIterator[Stage]:
     """A worker that has begun."""
     stage = Stage()
     async with until_done(worker, stage.handle):
-        await come(lambda: bool(stage.begun))
+        await until_async(lambda: bool(stage.begun), LATE_S)
         try:
             yield stage
         finally:
@@ -106,7 +100,7 @@ async def test_an_entry_that_fails_late_stays_with_the_worker_that_has_it_now(wo
             late.error = ValueError("too late")
             late.end.set()
             # What it has said was carried out.
-            await come(lambda: slow.holdings.room == 1)
+            await until_async(lambda: slow.holdings.room == 1, LATE_S)
             assert await world.pending() == [("b", 2)]
             now.end.set()
             await wait_until_settled(world.client, STREAM)
@@ -132,7 +126,7 @@ async def test_work_that_is_done_counts_though_the_worker_has_lost_the_entry(wor
     worker = world.worker("a", via)
     async with at_work(worker) as stage:
         await world.group.nack(stage.begun[0].entry.id, delay_ms=60_000)
-        await come(lambda: not worker.holdings.held)
+        await until_async(lambda: not worker.holdings.held, LATE_S)
         assert await world.pending() == [(None, 1)]
         stage.end.set()
         await wait_until_settled(world.client, STREAM)
@@ -147,9 +141,9 @@ async def test_what_comes_back_to_the_worker_that_still_works_on_it_is_not_begun
     worker = world.worker("a", via)
     async with at_work(worker) as stage:
         await world.group.nack(stage.begun[0].entry.id, delay_ms=60_000)
-        await come(lambda: not worker.holdings.held)
+        await until_async(lambda: not worker.holdings.held, LATE_S)
         await world.pass_ms(60_000)
-        await come(lambda: bool(worker.holdings.held))
+        await until_async(lambda: bool(worker.holdings.held), LATE_S)
         assert await world.pending() == [("a", 2)]
         assert stage.begun[0].lost is False
         stage.end.set()
@@ -164,15 +158,15 @@ async def test_a_handler_that_was_told_to_stop_has_not_done_the_work(world: Worl
     async with at_work(worker) as stage:
         delivery = stage.begun[0]
         await world.group.claim("b", delivery.entry.id)
-        await come(lambda: not worker.holdings.held)
+        await until_async(lambda: not worker.holdings.held, LATE_S)
         assert delivery.lost
         stage.end.set()
-        await come(lambda: not worker.holdings.unconfirmed)
+        await until_async(lambda: not worker.holdings.unconfirmed, LATE_S)
         delivery.nack()
         assert not worker.holdings.unconfirmed
         assert await world.pending() == [("b", 2)]
         delivery.ack()
-        await come(lambda: not worker.holdings.unconfirmed)
+        await until_async(lambda: not worker.holdings.unconfirmed, LATE_S)
         assert await world.pending() == [("b", 2)]
         delivery.ack()
         assert not worker.holdings.unconfirmed, "the first word counts"

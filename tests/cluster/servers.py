@@ -1,4 +1,4 @@
-"""Real servers on loopback that the gateway has as its engine: Redis 7.0 and 8.2, Valkey 9.1.
+"""Real servers on loopback, which a gateway has as its engine or imports from: Redis 7.0 and 8.2, Valkey 9.1.
 
 Knows: how to start one, talk to it directly, stop it for a while, kill it, end it.
 Must never know: the gateway, and what is tested.
@@ -118,6 +118,17 @@ class BackendServer:
         """The reply. Raises ResponseError."""
         self._connection.send_command(*words)
         return self._connection.read_response()
+
+    def each(self, commands: Sequence[tuple[object, ...]]) -> list[Any]:
+        """The replies to commands that are sent together; a refused one has its error in place of a reply."""
+        self._connection.send_packed_command(self._connection.pack_commands(commands))
+        return [self._reply() for _ in commands]
+
+    def _reply(self) -> Any:
+        try:
+            return self._connection.read_response()
+        except ResponseError as refusal:
+            return refusal
 
     def pause(self) -> None:
         """Let it neither read nor answer, as a machine that hangs."""

@@ -13,6 +13,7 @@ from engine.replies import GroupRead, PendingList
 from tests.cluster.engines import BODY, opened
 from tests.cluster.servers import Backend
 from tests.engine.asking import reply_of, reply_to
+from tests.waiting import until_async
 
 S: Final = "{t}s"
 COUNT: Final = 50
@@ -81,8 +82,10 @@ async def test_what_a_gateway_had_that_died_another_brings_back(backend: Backend
         await reply_to(one, giving_back(*held, delay_ms=400))
     async with opened(backend) as other:
         assert set((await pending(other)).values()) != {None}
-        async with asyncio.timeout(30):
-            while set((await pending(other)).values()) != {None}:  # noqa: ASYNC110 - the other side is a process
-                await asyncio.sleep(0.05)
+
+        async def is_back() -> bool:
+            return set((await pending(other)).values()) == {None}
+
+        await until_async(is_back, 30)
         assert backend.call("EXISTS", auxiliary_key(S, "d")) == 0
         assert ids_of(await reply_to(other, reading())) == held

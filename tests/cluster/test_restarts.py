@@ -11,6 +11,7 @@ from engine.commands.types import Delete, XAdd, XRead
 from engine.replies import Entries, Gap, StreamEntries, StreamsRead
 from tests.cluster.servers import BackendServer
 from tests.engine.asking import reply_of, reply_to
+from tests.waiting import until_async
 
 BODY = entries.body([("n", "1")])
 OLD, NEW = "0123456789abcdef", "fedcba9876543210"
@@ -76,9 +77,7 @@ async def test_a_reader_that_waits_is_told(server: BackendServer) -> None:
     waiting = asyncio.ensure_future(
         reply_to(engine, XRead(streams=[("s", seq(3))], known=[""], block_ms=60_000))
     )
-    async with asyncio.timeout(10):
-        while not engine.figures().waiting:  # noqa: ASYNC110 - the other side is a process
-            await asyncio.sleep(0.01)
+    await until_async(lambda: engine.figures().waiting, 10)
     await restart(engine, server)
     found = await asyncio.wait_for(waiting, 20)
     assert isinstance(found, StreamsRead)

@@ -166,9 +166,7 @@ async def test_another_program_that_deletes_the_stream_deletes_them(
 async def test_a_lifetime_that_is_over_takes_them_along(backend: Backend, engine: ClusterEngine) -> None:
     await reply_to(engine, setting("a", in_ms=60_000))
     backend.call("PEXPIRE", S, 50)
-    async with asyncio.timeout(30):
-        while backend.call("EXISTS", auxiliary_key(S, "s")):  # noqa: ASYNC110 - the other side is a process
-            await asyncio.sleep(0.05)
+    await until_async(lambda: not backend.call("EXISTS", auxiliary_key(S, "s")), 30)
 
 
 ENDS: Final[Mapping[str, Command]] = {

@@ -152,9 +152,7 @@ async def test_where_silence_does_not_count_nothing_is_said(backend: Backend, en
     await reply_to(engine, XReadGroup(group="h", consumer="a", streams=[("s", Cursor.NEW)]))
     engine.events.active_readers = lambda _: [("h", "a"), ("missing", "a")]
     before = backend.call("XINFO", "CONSUMERS", "s", "h")[0][5]
-    async with asyncio.timeout(TIMEOUT_S):
-        while backend.call("XINFO", "CONSUMERS", "s", "h")[0][5] <= before + 20:  # noqa: ASYNC110 - the same
-            await asyncio.sleep(0.01)
+    await until_async(lambda: backend.call("XINFO", "CONSUMERS", "s", "h")[0][5] > before + 20, TIMEOUT_S)
     await engine.maintenance.step()
     assert backend.call("XINFO", "CONSUMERS", "s", "h")[0][5] > before + 20
 

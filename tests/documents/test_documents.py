@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster.servers import BackendServer
 from tests.documents.programs import programs
 from tests.documents.shell import agrees, run_steps, steps
-from tests.redis_server import RedisServer
 from tests.server import Server, free_port
 from tests.spark.cluster import JVM
 
@@ -46,15 +46,15 @@ def server(tmp_path: Path, resp_port: int) -> Iterator[Server]:
 
 
 @pytest.fixture
-def redis(tmp_path: Path) -> Iterator[RedisServer]:
+def redis(tmp_path: Path) -> Iterator[BackendServer]:
     """The one that documents have at 6379."""
-    with RedisServer(tmp_path) as redis:
+    with BackendServer(tmp_path) as redis:
         yield redis
 
 
 @pytest.mark.parametrize("document", WITH_COMMANDS)
 def test_commands_print_what_the_document_says(
-    document: Path, server: Server, resp_port: int, redis: RedisServer, tmp_path: Path
+    document: Path, server: Server, resp_port: int, redis: BackendServer, tmp_path: Path
 ) -> None:
     """Each command of a document, typed in its order, prints what stands below it."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("WEIR_")}

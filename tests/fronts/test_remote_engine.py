@@ -18,6 +18,7 @@ from engine.storage.memory import MemoryStorage
 from tests.engine.asking import begin_read, reply_to, submit, submit_each, turn_of
 from tests.engine.clocks import HandClock, settle
 from tests.fronts.joined import Joined, join
+from tests.waiting import until_async
 
 ADD = XAdd(stream="s", bodies=[body([("a", b"1")])])
 READ = XReadGroup(streams=[("s", Cursor.NEW)], group="g", consumer="c", block_ms=60_000)
@@ -261,9 +262,7 @@ async def test_refusals_come_as_the_engine_gives_them(joined: Joined) -> None:
 async def test_figures_are_reported_when_they_change(joined: Joined) -> None:
     assert joined.remote.figures().streams == 1
     await reply_to(joined.remote, XAdd(stream="t", bodies=ADD.bodies))
-    async with asyncio.timeout(5):
-        while joined.remote.figures().streams != 2:  # noqa: ASYNC110 - nothing announces it
-            await asyncio.sleep(0.01)
+    await until_async(lambda: joined.remote.figures().streams == 2, 5)
     assert joined.remote.figures().appended == 1
     assert joined.remote.memory.used_bytes >= joined.remote.memory.estimated_bytes > 0
     assert sum(joined.remote.figures().sync_seconds.counts) > 0

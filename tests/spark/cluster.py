@@ -10,7 +10,6 @@ another host only.
 import os
 import signal
 import subprocess
-import time
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -21,6 +20,7 @@ from pyspark_weir import java
 from pyspark_weir.session import CHECKPOINT_FILES, CHECKPOINT_FILES_LOCAL
 from tests.server import free_port
 from tests.spark import classes
+from tests.waiting import until
 
 _started_s_max: Final = 120.0
 _MASTER: Final = "org.apache.spark.deploy.master.Master"
@@ -120,10 +120,8 @@ class Cluster:
             )
 
     def _wait_for(self, name: str, text: str, times: int) -> None:
-        deadline, log = time.monotonic() + _started_s_max, self._folder / f"{name}.log"
-        while log.read_text().count(text) < times:
-            assert time.monotonic() < deadline, log.read_text()
-            time.sleep(0.05)
+        log = self._folder / f"{name}.log"
+        until(lambda: log.read_text().count(text) >= times, log.read_text, _started_s_max)
 
 
 _LOGGING: Final = """\

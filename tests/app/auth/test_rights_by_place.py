@@ -19,8 +19,8 @@ from tests.app.conftest import calling
 from tests.app.every_command import WORDS
 from tests.app.policies import FixedPolicy, principal_with
 from tests.app.ten_doors import DOORS, Bench, Door, InWords, WebSocket, opened
+from tests.cluster.servers import BackendServer
 from tests.engine.asking import reply_to
-from tests.redis_server import RedisServer
 
 # What the servers of the gate do not have, and what it does with its stream.
 OTHERS: Final[Mapping[str, set[str]]] = {
@@ -75,13 +75,13 @@ def places(name: str) -> Mapping[str, set[str]]:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    with RedisServer(tmp_path_factory.mktemp("redis")) as server:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BackendServer]:
+    with BackendServer(tmp_path_factory.mktemp("redis")) as server:
         yield server
 
 
 @pytest.fixture(scope="module")
-def flags(server: RedisServer) -> Mapping[str, Mapping[str, set[str]]]:
+def flags(server: BackendServer) -> Mapping[str, Mapping[str, set[str]]]:
     """What a real server says that each command does with each stream."""
     asked = [("COMMAND", "GETKEYSANDFLAGS", *words.split()) for words in WORDS.values()]
     found: dict[str, Mapping[str, set[str]]] = {}

@@ -9,7 +9,7 @@ import pytest
 from app.redis import COMMANDS, parse
 from tests.app.every_command import WORDS
 from tests.app.resp.conftest import TestedPort, Wire
-from tests.redis_server import RedisServer
+from tests.cluster.servers import BackendServer
 
 OURS: Final = [name for name in COMMANDS if name.startswith("weir.")]
 CONTAINERS: Final = sorted({name.partition("|")[0] for name in COMMANDS if "|" in name} - {"command"})
@@ -72,12 +72,12 @@ async def test_a_container_has_its_subcommands_and_says_what_they_are(wire: Wire
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    with RedisServer(tmp_path_factory.mktemp("redis")) as server:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BackendServer]:
+    with BackendServer(tmp_path_factory.mktemp("redis")) as server:
         yield server
 
 
-async def test_the_entries_are_those_of_a_real_server(wire: Wire, server: RedisServer) -> None:
+async def test_the_entries_are_those_of_a_real_server(wire: Wire, server: BackendServer) -> None:
     """Of each command and subcommand that both have: arity, what it does, where its keys are."""
     told: Any = await wire.call("COMMAND", "INFO")
     compared = 0
