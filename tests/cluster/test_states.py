@@ -7,7 +7,7 @@ from engine.cluster import ClusterEngine
 from engine.cluster.keys import auxiliary_key
 from engine.commands import types
 from engine.commands.weir_commands import Close, CountGroups, EnsureGroup, ExamineGroup, UpdateGroup
-from engine.replies import GroupCounts, GroupFacts, StreamDetail, StreamInfo
+from engine.replies import GroupCounts, GroupFacts, StreamDetail
 from engine.states import FAILED_MS_MAX
 from engine.why import explain
 from tests.cluster.engines import opened
@@ -27,35 +27,9 @@ async def state(engine: ClusterEngine) -> str:
     return str(group.state)
 
 
-async def stream_state(engine: ClusterEngine) -> str:
-    info = await reply_of(engine, StreamInfo, types.XInfoStream(stream=S))
-    return info.state
-
-
 async def read(engine: ClusterEngine, **options: Any) -> None:
     cursors = [(S, types.Cursor.NEW)]
     await reply_to(engine, types.XReadGroup(streams=cursors, group="g", consumer="c", **options))
-
-
-async def test_each_gateway_says_the_same_word(backend: Backend) -> None:
-    """From a group without work to one that is done with a closed stream."""
-    async with opened(backend) as one, opened(backend) as other:
-        await reply_to(one, EnsureGroup(stream=S, group="g", start=0, mkstream=True))
-        assert await state(other) == "idle"
-        await reply_to(one, types.XAdd(stream=S, bodies=[entries.body([("n", "1")])] * 2, ids=IDS))
-        assert await state(other) == "no_consumers"
-        await read(one)
-        assert await state(other) == "running"
-        await reply_to(one, UpdateGroup(stream=S, group="g", policy={"paused": True}))
-        assert await state(other) == "paused"
-        await reply_to(one, UpdateGroup(stream=S, group="g", policy={"paused": False}))
-        assert await stream_state(other) == "open"
-        await reply_to(one, Close(stream=S))
-        assert (await stream_state(other), await state(other)) == ("ending", "running")
-        await reply_to(one, types.XAck(stream=S, group="g", ids=IDS))
-        assert (await stream_state(other), await state(other)) == ("closed", "drained")
-        # Of these a gateway would have to ask for all groups.
-        assert await reply_to(one, CountGroups()) == GroupCounts({})
 
 
 async def test_a_third_delivery_and_a_dead_letter_are_news(backend: Backend) -> None:
@@ -78,6 +52,8 @@ async def test_a_third_delivery_and_a_dead_letter_are_news(backend: Backend) -> 
         assert await state(other) in ("running", "idle")
         await reply_to(one, types.XGroupDestroy(stream=S, group="g"))
         assert not backend.call("HEXISTS", key, field)
+        # Of these a gateway would have to ask for all groups.
+        assert await reply_to(one, CountGroups()) == GroupCounts({})
 
 
 async def test_a_gateway_says_why_a_group_delivers_nothing(backend: Backend) -> None:
