@@ -7,10 +7,12 @@ Must never know: what is tested.
 import asyncio
 import json
 import time
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import closing
+from typing import Any, Final, Literal, TypeVar
 
 import hypothesis.strategies as st
+import pytest
 
 from app.auth import ANONYMOUS
 from app.doors.websocket.connection import Connection
@@ -21,9 +23,10 @@ from app.fronts.remote_engine import RemoteEngine
 from app.http.plan import HeadPlan
 from app.http.requests import Request
 from app.http.responses import Exchange
+from app.live.leases import ConsumerKey, ConsumerLease, ConsumerLeases
 from app.main import App, create_app
 from app.settings import Settings
-from engine import Engine, Fsync, entries, ids
+from engine import Engine, Fsync, entries, errors, ids
 from engine.commands.base import Command
 from engine.commands.types import Trim, XAdd, XTrim
 from engine.replies import Reply
@@ -223,3 +226,25 @@ class Stored:
 
 # How far an entry is behind the one before: mostly its neighbour, or where the sequence is about to overflow.
 STEPS: Final = st.sampled_from([1, 1, 1, 2, 1 << 64, _SEQUENCE_MAX])
+
+
+class RefusingLeases(ConsumerLeases):
+    """Those of a front whose engine's process cannot lease a consumer."""
+
+    def acquire(self, consumer: ConsumerKey, replaced: Callable[[], None]) -> ConsumerLease:
+        lease = ConsumerLease(consumer, replaced)
+        lease.alone.set_result(errors.internal())
+        return lease
+
+
+def world_of(
+    settings: Settings, *, scope: Literal["function", "module"] = "function", fsync: Fsync = "everysec"
+) -> Any:
+    """A fixture: a gateway with these settings for each test, or for all tests of the scope."""
+
+    @pytest.fixture(scope=scope)
+    def world() -> Iterator[PushWorld]:
+        with closing(PushWorld(settings, fsync)) as world:
+            yield world
+
+    return world

@@ -12,17 +12,14 @@ from engine import EngineError, entries, ids
 from engine.commands.types import Cursor
 from tests.app.following import wait_for
 from tests.engine.clocks import settle
-from tests.engine.conversation import Conversation, SlowDisk
+from tests.engine.conversation import Conversation, SlowDisk, talk_of
 
 MANY = 10_000
 LARGE = 1 << 20
 NEW = Cursor.LATEST
 
 
-@pytest.fixture
-async def talk() -> AsyncIterator[Conversation]:
-    async with Conversation() as conversation:
-        yield conversation
+talk = talk_of()
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """Frames with hostile values: each is answered under its `ref`, and the conversation goes on."""
 
-from collections.abc import Iterator
 from typing import Final
 
 import hypothesis.strategies as st
@@ -9,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 
 from tests import halves
 from tests.app.conversing import names_of
-from tests.app.pushing import Json, PushPeer, PushWorld
+from tests.app.pushing import Json, PushPeer, PushWorld, world_of
 from tests.bounds import bounded
 
 WORK: Final = {"sub": '"w"', "stream": '"s"', "group": '"g"', "consumer": '"c"'}
@@ -72,11 +71,7 @@ VALUES: Final = st.one_of(
 )
 
 
-@pytest.fixture(scope="module")
-def house() -> Iterator[PushWorld]:
-    house = PushWorld(bounded(log_requests="none", count_max=100, json_depth_max=16))
-    yield house
-    house.close()
+house = world_of(bounded(log_requests="none", count_max=100, json_depth_max=16), scope="module")
 
 
 @pytest.fixture(scope="module")

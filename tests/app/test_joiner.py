@@ -1,7 +1,7 @@
 """What several clients ask within one cycle: one command of the engine, and each has its own reply."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any, Final
@@ -21,6 +21,7 @@ from engine.replies import AcknowledgedIds, Added, DurableAppended, Reply
 from engine.storage.memory import MemoryStorage
 from tests.app.resp.conftest import until
 from tests.engine.asking import reply_to
+from tests.engine.running import engine_of
 
 SHORT: Final = body([("a", b"1")])
 TEXT: Final = body([("data", b"1")])
@@ -48,12 +49,7 @@ class Asked(EngineProxy):
         return [type(command) for call in self.calls for command in call.commands]
 
 
-@pytest.fixture
-async def engine() -> AsyncIterator[Engine]:
-    engine = Engine.open(MemoryStorage(), clock=SystemClock())
-    async with engine:
-        yield engine
-        engine.check()
+engine = engine_of(clock=SystemClock)
 
 
 async def prepare(engine: Engine) -> None:

@@ -4,7 +4,7 @@ Knows: what between two pages ends a follower, moves it or makes it wait.
 Must never know: by which way a page leaves.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Final
 
 import pytest
@@ -12,16 +12,12 @@ import pytest
 from app.live.sessions import AccessEnd
 from app.settings import Settings
 from engine.commands.types import Delete
-from tests.app.pushing import Json, PushPeer, PushWorld, Stored
+from tests.app.pushing import Json, PushPeer, PushWorld, Stored, world_of
 
 Change = Callable[[PushWorld, PushPeer], None]
 
 
-@pytest.fixture
-def world() -> Iterator[PushWorld]:
-    world = PushWorld(Settings(log_requests="none", count_max=100))
-    yield world
-    world.close()
+world = world_of(Settings(log_requests="none", count_max=100))
 
 
 def following(world: PushWorld, **members: object) -> PushPeer:

@@ -1,7 +1,6 @@
 """What a conversation holds on to, to the last byte, the last credit, the last millisecond."""
 
 import asyncio
-from collections.abc import Iterator
 from functools import partial
 
 import pytest
@@ -13,7 +12,7 @@ from app.settings import Settings
 from engine import ids
 from engine.commands.types import XPendingRange
 from engine.replies import PendingList
-from tests.app.pushing import PushPeer, PushWorld, Stored
+from tests.app.pushing import PushPeer, PushWorld, Stored, world_of
 from tests.engine.clocks import settle
 
 SETTINGS = Settings(log_requests="none", count_max=100)
@@ -22,11 +21,7 @@ OTHER = "192.0.2.2"
 WORK = {"stream": "s", "group": "g", "consumer": "c", "create": "0"}
 
 
-@pytest.fixture
-def house() -> Iterator[PushWorld]:
-    house = PushWorld(SETTINGS)
-    yield house
-    house.close()
+house = world_of(SETTINGS)
 
 
 @pytest.mark.parametrize(("missing_bytes", "kept"), [(0, 1), (1, 0)])

@@ -1,6 +1,5 @@
 """A conversation in which something fails unexpectedly: it alone ends, without a loss."""
 
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -9,23 +8,18 @@ from structlog.testing import capture_logs
 from app.doors.websocket.group_subscription import GroupSubscription
 from app.doors.websocket.session import Session
 from app.doors.websocket.stream_subscription import StreamSubscription
-from app.live.leases import ConsumerKey, ConsumerLease, ConsumerLeases
 from app.settings import Settings
-from engine import errors, ids
+from engine import ids
 from engine.commands.types import XPendingRange
 from engine.replies import PendingList
 from tests.app.conftest import calling
-from tests.app.pushing import PushPeer, PushWorld, Stored
+from tests.app.pushing import PushPeer, PushWorld, Stored, world_of
 
 SETTINGS = Settings(log_requests="none", count_max=100)
 WORK = {"stream": "s", "group": "g", "consumer": "c", "create": "0"}
 
 
-@pytest.fixture
-def house() -> Iterator[PushWorld]:
-    house = PushWorld(SETTINGS)
-    yield house
-    house.close()
+house = world_of(SETTINGS)
 
 
 @pytest.fixture
@@ -126,15 +120,6 @@ def test_a_consumer_that_fails_gives_back_what_it_did_not_send(
     house.do(again.say, "consume", sub="w", **WORK)
     house.settle()
     assert [len(one["entries"]) for one in again.frames if one["op"] == "entries"] == [3]
-
-
-class RefusingLeases(ConsumerLeases):
-    """Those of a front whose engine's process cannot lease a consumer."""
-
-    def acquire(self, consumer: ConsumerKey, replaced: Callable[[], None]) -> ConsumerLease:
-        lease = ConsumerLease(consumer, replaced)
-        lease.alone.set_result(errors.internal())
-        return lease
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from tests.app.conftest import BASE, calling
 from tests.app.conversing import SocketWorld
 from tests.app.sockets import talking
 from tests.engine.clocks import HandClock
+from tests.engine.running import engine_of
 from tests.server import Server
 
 ENTRIES_BODY = {"entries": [{"fields": {"a": "1"}}] * 4}
@@ -29,12 +30,7 @@ XADD = ["XADD", "s", "*", "a", "1"]
 SLOW: dict[str, Any] = {"rate_requests": "1/s burst 10"}
 
 
-@pytest.fixture
-async def engine() -> AsyncIterator[Engine]:
-    engine = Engine.open(None, clock=HandClock())
-    await engine.start()
-    yield engine
-    await engine.close()
+engine = engine_of()
 
 
 def limited(engine: Engine, clock: HandClock, **set_to: Any) -> App:

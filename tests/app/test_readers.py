@@ -6,20 +6,18 @@ Knows: a gateway on a loop of the test, the five kinds of readers. Must never kn
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Final
 
 import pytest
 
 from app.doors.websocket.session import Session
 from app.live.budgets import FREE_BYTES
-from app.live.leases import ConsumerKey, ConsumerLease, ConsumerLeases
 from app.settings import Settings
-from engine import entries, errors, ids
+from engine import entries, ids
 from engine.commands import types
 from engine.commands.weir_commands import Close, UpdateGroup
 from engine.replies import PendingList
-from tests.app.pushing import Json, PushPeer, PushWorld, Stored
+from tests.app.pushing import Json, PushPeer, PushWorld, RefusingLeases, Stored, world_of
 from tests.app.test_sse import EventReader
 
 SETTINGS: Final = Settings(log_requests="none", count_max=1_000, durable_streams=True)
@@ -146,15 +144,6 @@ class Durable(Tail):
     PATH, QUERY = "/v1/stream/s", "offset=-1&live=sse"
 
 
-class RefusingLeases(ConsumerLeases):
-    """Those of a front whose engine's process cannot lease a consumer."""
-
-    def acquire(self, consumer: ConsumerKey, replaced: Callable[[], None]) -> ConsumerLease:
-        lease = ConsumerLease(consumer, replaced)
-        lease.alone.set_result(errors.internal())
-        return lease
-
-
 Kind = type[Reader]
 STREAMS: Final[list[Kind]] = [Socket, Tail, Durable]
 GROUPS: Final[list[Kind]] = [SocketGroup, Group]
@@ -174,12 +163,8 @@ def pass_s(house: PushWorld, seconds: int) -> None:
         house.settle()
 
 
-@pytest.fixture
-def house() -> Iterator[PushWorld]:
-    # No second brings a sync: that is a thread, with a time of its own.
-    house = PushWorld(SETTINGS, fsync="no")
-    yield house
-    house.close()
+# No second brings a sync: that is a thread, with a time of its own.
+house = world_of(SETTINGS, fsync="no")
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 
 from app.settings import Settings
 from tests.app.echo import HELD_S, HOLD, echoing
-from tests.app.pushing import PushPeer, PushWorld
+from tests.app.pushing import PushPeer, PushWorld, world_of
 from tests.app.sockets import Raw, masked
 
 TEXT: Final = 0x1
@@ -95,11 +95,7 @@ def test_each_message_has_the_time_of_one(raw: Raw) -> None:
     assert raw.read()[1] == b"idle"
 
 
-@pytest.fixture
-def house() -> Iterator[PushWorld]:
-    house = PushWorld(Settings(log_requests="none"))
-    yield house
-    house.close()
+house = world_of(Settings(log_requests="none"))
 
 
 @pytest.mark.no_cover

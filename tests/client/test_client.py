@@ -495,33 +495,6 @@ async def test_any_operation_can_be_called(url: str, stream: str) -> None:
         assert (await twin.call("GET", "/v1/status"))["status"] == "ready"
 
 
-@pytest.mark.parametrize(
-    ("method", "options", "attempts"),
-    [
-        ("GET", {}, 3),
-        ("POST", {}, 1),
-        ("POST", {"repeatable": True}, 3),
-        ("GET", {"repeatable": False}, 1),
-    ],
-)
-def test_a_call_is_repeated_where_that_is_safe(method: str, options: weir.CallOptions, attempts: int) -> None:
-    """A proxy lost the answer: reads are sent again, and changes that are said to be repeatable."""
-    seen: list[str] = []
-
-    def answer(request: httpx.Request) -> httpx.Response:
-        seen.append(request.method)
-        return httpx.Response(502) if len(seen) < 3 else httpx.Response(200, json={})
-
-    with Client("http://gateway", retry_s=30, transport=httpx.MockTransport(answer)) as client:
-        if attempts == 1:
-            with pytest.raises(weir.NoAnswerError) as lost:
-                client.call(method, "/v1/any", **options)
-            assert lost.value.outcome_unknown
-        else:
-            assert client.call(method, "/v1/any", **options) == {}
-    assert len(seen) == attempts
-
-
 async def test_the_asynchronous_client_does_the_same(url: str, stream: str) -> None:
     async with AsyncClient(url) as client:
         await client.publish_batch(stream, [{"n": number} for number in range(5)])

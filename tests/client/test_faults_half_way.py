@@ -34,6 +34,8 @@ AT: Final = "2030-01-01T00:00:00Z"
 
 STREAMS: Final[Mapping[str, Row]] = {
     "call": Row(lambda one: one.call("POST", "/v1/x"), _ANY),
+    "call, a read": Row(lambda one: one.call("GET", "/v1/x")),
+    "call, a read that is not": Row(lambda one: one.call("GET", "/v1/x", repeatable=False), _ANY),
     "call, repeatable": Row(lambda one: one.call("POST", "/v1/x", repeatable=True)),
     "cancel_schedule": Row(lambda one: one.cancel_schedule("s", "x"), _SAYS),
     "close_stream": Row(lambda one: one.close_stream("s")),

@@ -7,9 +7,11 @@ Must never know: what a command should answer.
 import asyncio
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import AsyncIterator, Generator, Iterable
 from types import TracebackType
 from typing import Any, Final, Self
+
+import pytest
 
 from app.redis import CommandRequest, parse
 from engine import Engine, EngineError, Fsync
@@ -168,6 +170,11 @@ class Conversation:
         self.clock.pass_ms(wall, monotonic)
         await settle()
 
+    async def call_each(self, commands: Iterable[tuple[Word, ...]]) -> None:
+        """Each behind the reply to the one before."""
+        for words in commands:
+            await self.call(*words)
+
     async def add(self, stream: str, *entry_ids: str) -> None:
         """Add entries with these IDs."""
         for entry_id in entry_ids:
@@ -181,3 +188,15 @@ def _shown(request: CommandRequest, reply: Any) -> object:
 def read_of(stream: str, *entry_ids: str) -> list[object]:
     """The reply of a read that gives these entries."""
     return [[stream, [[entry_id, ["a", "1"]] for entry_id in entry_ids]]]
+
+
+def talk_of(*commands: tuple[Word, ...], fsync: Fsync = "everysec") -> Any:
+    """A fixture: a conversation that begins with these commands."""
+
+    @pytest.fixture
+    async def talk() -> AsyncIterator[Conversation]:
+        async with Conversation(fsync=fsync) as conversation:
+            await conversation.call_each(commands)
+            yield conversation
+
+    return talk

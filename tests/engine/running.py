@@ -5,10 +5,13 @@ Must never know: what a command should answer.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+import pytest
 
 from app.redis import CommandRequest, parse
-from engine import CommandEngine, Engine, EngineError
+from engine import Clock, CommandEngine, Engine, EngineError, Fsync
 from engine.commands.base import BlockingCommand, Command
 from engine.commands.execution import Blocked, Unfinished, execute
 from engine.commands.types import DbSize
@@ -175,3 +178,17 @@ class Running:
     def end(self) -> None:
         self.close()
         self.loop.close()
+
+
+def engine_of(*commands: Command, clock: Callable[[], Clock] = HandClock, fsync: Fsync = "everysec") -> Any:
+    """A fixture: an engine in memory that has run these commands. It agrees with itself at the end."""
+
+    @pytest.fixture
+    async def engine() -> AsyncIterator[Engine]:
+        async with Engine.open(MemoryStorage(), clock=clock(), fsync=fsync) as engine:
+            for command in commands:
+                await reply_to(engine, command)
+            yield engine
+            engine.check()
+
+    return engine

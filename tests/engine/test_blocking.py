@@ -4,7 +4,7 @@ Edge cases 33 to 37, 40, 54 to 57 and 73 of docs/semantics.md.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import pytest
@@ -14,7 +14,7 @@ from engine.replies import GroupRead
 from engine.runtime.waits import WAITERS_MAX
 from tests.engine.asking import submit, submit_each, turn_of
 from tests.engine.clocks import settle
-from tests.engine.conversation import Begun, Conversation, SlowDisk, read_of
+from tests.engine.conversation import Begun, Conversation, SlowDisk, read_of, talk_of
 from tests.engine.test_costs import BODY, Calls
 
 # Coverage would make it three times as long, and other tests cover the same lines.
@@ -23,11 +23,7 @@ pytestmark = pytest.mark.no_cover
 NO_GROUP = "-NOGROUP No such key 's' or consumer group 'g' in XREADGROUP with GROUP option"
 
 
-@pytest.fixture
-async def talk() -> AsyncIterator[Conversation]:
-    async with Conversation() as conversation:
-        await conversation.call("XGROUP", "CREATE", "s", "g", "$", "MKSTREAM")
-        yield conversation
+talk = talk_of(("XGROUP", "CREATE", "s", "g", "$", "MKSTREAM"))
 
 
 def group_read(consumer: str, *options: str, stream: str = "s") -> tuple[str, ...]:

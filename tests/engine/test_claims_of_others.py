@@ -1,7 +1,7 @@
 """Reads that claim from others alone: what a consumer holds itself stays as it is, however long it takes."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 
 import pytest
 
@@ -10,16 +10,13 @@ from engine.commands.types import Cursor, XAck, XReadGroup
 from engine.replies import Delivered, GroupRead
 from tests.engine.asking import reply_to
 from tests.engine.clocks import settle
-from tests.engine.conversation import Conversation
+from tests.engine.conversation import Conversation, talk_of
 from tests.engine.house import House, adding
 
 IDLE_MS = 1_000
 
 
-@pytest.fixture
-async def talk() -> AsyncIterator[Conversation]:
-    async with Conversation() as conversation:
-        yield conversation
+talk = talk_of()
 
 
 def reading(

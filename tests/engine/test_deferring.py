@@ -4,7 +4,6 @@ Knows: the real engine on a modelled disk, under a clock that is moved by hand.
 Must never know: how it notices that a time has come.
 """
 
-from collections.abc import AsyncIterator
 from typing import Any, Final
 
 import pytest
@@ -14,12 +13,13 @@ from engine.commands.housekeeping import TURN_RELEASES_MAX
 from engine.commands.types import Cursor, Nack, NackMode, XNack, XReadGroup
 from engine.commands.weir_commands import DeleteGroup, EnsureGroup, ReleaseDeferred, UpdateGroup
 from engine.storage.memory import MemoryStorage
-from tests.engine.conversation import Conversation
+from tests.engine.conversation import Conversation, talk_of
 from tests.engine.house import House, everywhere, id_of
 from tests.engine.images import image
 from tests.engine.running import keyspace_of
 
 READING: Final = ("XREADGROUP", "GROUP", "g", "b", "BLOCK", "60000", "CLAIM", "9999999", "STREAMS", "s", ">")
+# Three entries, which `a` holds.
 HANDED_OUT: Final = (
     ("XGROUP", "CREATE", "s", "g", "$", "MKSTREAM"),
     *[("XADD", "s", f"{number}-0", "a", "1") for number in (1, 2, 3)],
@@ -27,17 +27,7 @@ HANDED_OUT: Final = (
 )
 
 
-@pytest.fixture
-async def talk() -> AsyncIterator[Conversation]:
-    async with Conversation() as conversation:
-        await hand_out(conversation)
-        yield conversation
-
-
-async def hand_out(talk: Conversation) -> None:
-    """Three entries, which `a` holds."""
-    for words in HANDED_OUT:
-        await talk.call(*words)
+talk = talk_of(*HANDED_OUT)
 
 
 async def defer(talk: Conversation, ms: int, *entry_ids: str, mode: str = "FAIL") -> object:
@@ -81,7 +71,7 @@ async def test_a_crash_changes_neither_the_times_nor_the_counts(
 ) -> None:
     storage = MemoryStorage()
     async with Conversation(storage, fsync="always") as talk:
-        await hand_out(talk)
+        await talk.call_each(HANDED_OUT)
         await defer(talk, 200, "1-0", mode="FATAL")
         await defer(talk, 5_000, "2-0")
         if rewritten:
@@ -100,7 +90,7 @@ async def test_a_crash_changes_neither_the_times_nor_the_counts(
 async def test_what_was_due_while_nothing_ran_comes_back_at_once() -> None:
     storage = MemoryStorage()
     async with Conversation(storage, fsync="always") as talk:
-        await hand_out(talk)
+        await talk.call_each(HANDED_OUT)
         await defer(talk, 200, "1-0")
     late = Conversation(storage.crash())
     late.clock.pass_ms(200)

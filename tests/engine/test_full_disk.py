@@ -28,7 +28,7 @@ from tests.engine.clocks import HandClock, let_threads_run, settle
 from tests.engine.conversation import Conversation
 from tests.engine.images import image
 from tests.engine.running import keyspace_of
-from tests.engine.test_rewrite import after_restart
+from tests.engine.test_rewrite import after_restart, rewrite_until_stopped
 
 SPACE_BYTES: Final = 40 << 20
 # Where each step of a rewrite is tried: ballast and reserve, and a little log.
@@ -257,13 +257,7 @@ async def test_stopped_anywhere_on_the_way_out_nothing_is_lost() -> None:
             # It is known to be full from the first refusal on.
             assert not await talk.publish("s")
             storage.stop_before(moment)
-            rewriting = asyncio.ensure_future(talk.engine.rewrite())
-            while not rewriting.done() and not storage.stopped:
-                await let_threads_run()
-            for _ in range(20):
-                await let_threads_run()
-            rewriting.cancel()
-            await asyncio.wait([rewriting])
+            await rewrite_until_stopped(talk.engine, storage)
             talk.abandon()
         changes = range(storage.unsynced_name_changes() + 1)
         for image_of_disk in [storage.kill(), *[storage.crash(name_changes=count) for count in changes]]:

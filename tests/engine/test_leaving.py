@@ -1,7 +1,7 @@
 """Readers that go away: a wait ended from outside, and entries that never reached who they were for."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -13,6 +13,7 @@ from engine.replies import GroupRead, PendingList, Reply
 from engine.storage.memory import MemoryStorage
 from tests.engine.asking import begin_read, reply_of, reply_to, submit
 from tests.engine.house import House, everywhere, id_of
+from tests.engine.running import engine_of
 
 ENTRY = entries.body([("a", "1")])
 NEW = [("s", Cursor.NEW)]
@@ -20,15 +21,10 @@ READ = XReadGroup(group="g", consumer="c", streams=NEW, block_ms=60_000)
 NEXT = XReadGroup(group="g", consumer="next", streams=NEW, block_ms=60_000)
 
 
-@pytest.fixture
-async def engine() -> AsyncIterator[Engine]:
-    """Its answers wait for the disk."""
-    engine = Engine.open(MemoryStorage(), clock=SystemClock(), fsync="always")
-    await engine.start()
-    await reply_to(engine, XGroupCreate(stream="s", group="g", start=0, mkstream=True))
-    yield engine
-    engine.check()
-    await engine.close()
+# Its answers wait for the disk.
+engine = engine_of(
+    XGroupCreate(stream="s", group="g", start=0, mkstream=True), clock=SystemClock, fsync="always"
+)
 
 
 class Reader:

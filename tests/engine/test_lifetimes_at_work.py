@@ -4,25 +4,18 @@ Knows: the real engine on a modelled disk, under a clock that stands still.
 Must never know: how it notices that a time is over.
 """
 
-from collections.abc import AsyncIterator
 from typing import Final
-
-import pytest
 
 from engine.storage.memory import MemoryStorage
 from tests.engine.clocks import settle
-from tests.engine.conversation import Conversation, SlowDisk, read_of
+from tests.engine.conversation import Conversation, SlowDisk, read_of, talk_of
 from tests.engine.images import image
 from tests.engine.running import keyspace_of
 
 NO_GROUP: Final = "-NOGROUP No such key 's' or consumer group 'g' in XREADGROUP with GROUP option"
 
 
-@pytest.fixture
-async def talk() -> AsyncIterator[Conversation]:
-    async with Conversation() as conversation:
-        await conversation.call("XGROUP", "CREATE", "s", "g", "$", "MKSTREAM")
-        yield conversation
+talk = talk_of(("XGROUP", "CREATE", "s", "g", "$", "MKSTREAM"))
 
 
 async def test_a_group_reader_is_refused_at_the_millisecond(talk: Conversation) -> None:

@@ -1,7 +1,5 @@
 """Values that are kept beside the streams."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from engine import EngineError
@@ -14,13 +12,6 @@ from engine.records.snapshot import snapshot
 from engine.replies import MetadataPage
 from tests.engine.house import House
 from tests.engine.images import image
-
-
-@pytest.fixture
-def house() -> Iterator[House]:
-    kept = House()
-    yield kept
-    kept.check()
 
 
 def test_values_are_listed_by_name(house: House) -> None:

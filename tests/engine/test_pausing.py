@@ -5,7 +5,6 @@ Must never know: how readers wait.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any, Final
 
 import msgspec
@@ -16,11 +15,12 @@ from engine.commands.weir_commands import DescribeGroup, EnsureGroup, MeasureStr
 from engine.replies import GroupInfo, GroupRead, Measured
 from engine.storage.memory import MemoryStorage
 from tests.engine.asking import reply_to
-from tests.engine.conversation import Conversation
+from tests.engine.conversation import Conversation, talk_of
 from tests.engine.house import House, everywhere
 from tests.engine.images import image
 from tests.engine.running import keyspace_of
 
+# Of 1-0 to 4-0 the consumer `a` holds the first; 2-0 was given back. Then the group is paused.
 HANDED_OUT: Final = (
     ("XGROUP", "CREATE", "s", "g", "$", "MKSTREAM"),
     *[("XADD", "s", f"{number}-0", "a", "1") for number in (1, 2, 3, 4)],
@@ -30,17 +30,7 @@ HANDED_OUT: Final = (
 )
 
 
-@pytest.fixture
-async def talk() -> AsyncIterator[Conversation]:
-    async with Conversation() as conversation:
-        await hand_out(conversation)
-        yield conversation
-
-
-async def hand_out(talk: Conversation) -> None:
-    """Of 1-0 to 4-0 the consumer `a` holds the first; 2-0 was given back. Then the group is paused."""
-    for words in HANDED_OUT:
-        await talk.call(*words)
+talk = talk_of(*HANDED_OUT)
 
 
 def reading(consumer: str, *options: str) -> tuple[str, ...]:
@@ -76,7 +66,7 @@ async def test_a_reader_that_claims_waits_through_the_pause(talk: Conversation) 
 async def test_a_pause_survives_a_crash(rewritten: bool) -> None:  # noqa: FBT001 - a parameter
     storage = MemoryStorage()
     async with Conversation(storage, fsync="always") as talk:
-        await hand_out(talk)
+        await talk.call_each(HANDED_OUT)
         if rewritten:
             await talk.engine.rewrite()
         crashed, before = storage.crash(), image(keyspace_of(talk.engine))

@@ -4,8 +4,6 @@ Knows: commands, the engine in memory, the sums of a keyspace.
 Must never know: grants, APIs.
 """
 
-from collections.abc import AsyncIterator
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,6 +18,7 @@ from engine.storage.memory import MemoryStorage
 from tests.engine.asking import reply_to, submit_each, turn_of
 from tests.engine.clocks import HandClock, settle
 from tests.engine.house import adding, id_of
+from tests.engine.running import engine_of
 
 
 def quota(prefix: str, streams_max: int | None = None, bytes_max: int | None = None) -> Quota:
@@ -30,11 +29,7 @@ def start(storage: MemoryStorage) -> Engine:
     return Engine.open(storage, clock=HandClock(1_000), fsync="always")
 
 
-@pytest.fixture
-async def engine() -> AsyncIterator[Engine]:
-    async with start(MemoryStorage()) as engine:
-        yield engine
-        engine.check()
+engine = engine_of(clock=lambda: HandClock(1_000), fsync="always")
 
 
 async def is_refused(engine: Engine, command: Command, *held: Quota) -> bool:

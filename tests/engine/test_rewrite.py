@@ -3,10 +3,12 @@
 import asyncio
 import errno
 import random
+from collections.abc import Callable
 
 import pytest
 
 from engine import Engine, Growth, RewriteFailedError
+from engine.keyspace import Keyspace
 from engine.log.manifest import Manifest, decode
 from engine.nodes import OpenNode
 from engine.runtime.rewriting import SLICE_S
@@ -296,11 +298,11 @@ class TestTheLoop:
             assert turns > 20
 
 
-async def after_restart(storage: MemoryStorage) -> object:
+async def after_restart(storage: MemoryStorage, look: Callable[[Keyspace], object] = image) -> object:
     """What a new process makes of the directory."""
     engine = Engine.open(storage, clock=HandClock())
     engine.check()
-    found = image(keyspace_of(engine))
+    found = look(keyspace_of(engine))
     await engine.close()
     return found
 

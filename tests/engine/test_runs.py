@@ -6,6 +6,7 @@ import random
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ from engine.replies import Added, Entries
 from engine.runs import Run, read_run
 from engine.runtime.storing import Storer
 from engine.storage.memory import MemoryStorage, StoppedError
+from tests.engine import test_rewrite
 from tests.engine.asking import reply_to
 from tests.engine.clocks import HandClock, let_threads_run, settle
 from tests.engine.conversation import Conversation, SlowDisk
@@ -82,12 +84,7 @@ def run_files(storage: MemoryStorage) -> list[str]:
     return [name for name in storage.names() if name.startswith("run-")]
 
 
-async def after_restart(disk: MemoryStorage) -> object:
-    engine = Engine.open(disk, clock=HandClock())
-    engine.check()
-    found = seen(keyspace_of(engine))
-    await engine.close()
-    return found
+after_restart = partial(test_rewrite.after_restart, look=seen)
 
 
 async def test_cold_nodes_leave_memory_and_are_read_back() -> None:

@@ -4,7 +4,6 @@ Knows: turns of the engine, and the real engine on a modelled disk, under a cloc
 Must never know: how it notices that a time has come.
 """
 
-from collections.abc import AsyncIterator
 from typing import Any, Final
 
 import msgspec
@@ -24,7 +23,7 @@ from engine.recurrence import AHEAD_MS_MAX, NEVER_MS, Rule
 from engine.replies import AddedScheduled, Listing, ScheduleInfo, SchedulePage, ScheduleSet
 from engine.storage.memory import MemoryStorage
 from tests.engine.asking import reply_to
-from tests.engine.conversation import Conversation
+from tests.engine.conversation import Conversation, talk_of
 from tests.engine.house import House, adding, everywhere
 from tests.engine.images import image
 from tests.engine.running import keyspace_of
@@ -32,10 +31,7 @@ from tests.engine.running import keyspace_of
 HOUR_MS: Final = 3_600_000
 
 
-@pytest.fixture
-async def talk() -> AsyncIterator[Conversation]:
-    async with Conversation(fsync="always") as conversation:
-        yield conversation
+talk = talk_of(fsync="always")
 
 
 def body(value: str = "1") -> bytes:

@@ -34,6 +34,7 @@ from engine.records.durable import ForkStored, ForkStream, NoteFork, RestoreHidd
 from engine.records.payload import KINDS, NewerRecordError, decode, encode, replay
 from engine.records.snapshot import snapshot
 from tests.engine.images import image
+from tests.engine.test_renaming import rich
 from tests.engine.world import World
 
 GOLDEN: Final = Path(__file__).parents[1] / "golden" / "records-v1.json"
@@ -185,17 +186,8 @@ def test_ids_of_entries_are_not_written_twice(steps: list[int], tombstone: bool)
 
 def rich_world() -> World:
     """Something of everything that Redis's commands can make."""
-    world = World()
-    world.call("CONFIG", "SET", "stream-node-max-entries", 3)
-    world.add("s", *(f"{number}-0" for number in range(1, 20)))
-    world.call("XDEL", "s", "2-0", "8-0")
-    world.call("XTRIM", "s", "MINID", "4-0")
-    world.call("XGROUP", "CREATE", "s", "g", "4-0", "ENTRIESREAD", 4)
-    world.read("g", "a", "s", ">", "COUNT", 6)
-    world.read("g", "idle", "s", "0")
-    world.call("XNACK", "s", "g", "FATAL", "IDS", 2, "9-0", "6-0")
+    world = rich()
     world.call("XDEL", "s", "7-0")
-    world.call("XADD", "s", "IDMP", b"\x00", "i", "*", "a", b"\xff")
     world.call("XGROUP", "CREATE", "empty", "g", "$", "MKSTREAM")
     world.add("t", "5-0")
     world.call("XTRIM", "t", "MAXLEN", 0)

@@ -1,7 +1,7 @@
 """What only a front can meet: replies that come late, a front or an engine's process that is gone."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,9 +14,9 @@ from engine import Call, Engine, EngineError, ReadHandle, ask
 from engine.commands.types import Cursor, XAck, XAdd, XGroupCreate, XLen, XPending, XRead, XReadGroup
 from engine.entries import body
 from engine.replies import Added, GroupRead, PendingSummary, Reply, StreamsRead
-from engine.storage.memory import MemoryStorage
 from tests.engine.asking import begin_read, reply_to, submit, submit_each, turn_of
-from tests.engine.clocks import HandClock, settle
+from tests.engine.clocks import settle
+from tests.engine.running import engine_of
 from tests.fronts.joined import Joined, join
 from tests.waiting import until_async
 
@@ -25,14 +25,7 @@ READ = XReadGroup(streams=[("s", Cursor.NEW)], group="g", consumer="c", block_ms
 Replies = Sequence[Reply | EngineError]
 
 
-@pytest.fixture
-async def engine() -> AsyncIterator[Engine]:
-    engine = Engine.open(MemoryStorage(), clock=HandClock(), fsync="always")
-    await engine.start()
-    await reply_to(engine, XGroupCreate(stream="s", group="g", start=0, mkstream=True))
-    yield engine
-    engine.check()
-    await engine.close()
+engine = engine_of(XGroupCreate(stream="s", group="g", start=0, mkstream=True), fsync="always")
 
 
 @pytest.fixture

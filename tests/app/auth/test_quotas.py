@@ -1,7 +1,6 @@
 """Quotas of grants at every API: what is refused, what goes on, whose quota it is."""
 
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,7 +10,7 @@ import pytest
 from app.auth import Grant, token_file, tokens
 from engine import Engine
 from tests.app.auth.callers import ROOT, app_with, client
-from tests.engine.clocks import HandClock
+from tests.engine.running import engine_of
 from tests.server import Server
 
 ENTRY: Final = {"fields": {"a": "1"}}
@@ -24,10 +23,7 @@ def held(streams: str = "a.*", **quota: int) -> tokens.CreatedToken:
     return tokens.create((Grant.from_value({"actions": actions, "streams": streams, **quota}),))
 
 
-@pytest.fixture
-async def engine() -> AsyncIterator[Engine]:
-    async with Engine.open(None, clock=HandClock()) as engine:
-        yield engine
+engine = engine_of()
 
 
 def check_refused(answer: httpx.Response, **members: Any) -> None:

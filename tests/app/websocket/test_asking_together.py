@@ -3,7 +3,7 @@
 What goes together, and how the reply is each one's, is in tests/app/test_joiner.py.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import pytest
@@ -16,7 +16,7 @@ from engine.commands.weir_commands import Acknowledge, Close
 from engine.entries import body
 from engine.replies import PendingSummary
 from tests.app.holding import holds
-from tests.app.pushing import Json, PushPeer, PushWorld
+from tests.app.pushing import Json, PushPeer, PushWorld, world_of
 
 SETTINGS: Final = Settings(log_requests="none")
 SHORT: Final = {"a": "1"}
@@ -24,11 +24,7 @@ SHORT: Final = {"a": "1"}
 Said = tuple[int, Json]
 
 
-@pytest.fixture
-def house() -> Iterator[PushWorld]:
-    house = PushWorld(SETTINGS)
-    yield house
-    house.close()
+house = world_of(SETTINGS)
 
 
 def say_at_once(house: PushWorld, said: Sequence[Said]) -> None:
