@@ -9,9 +9,10 @@ from typing import Any
 import httpx
 import pytest
 
+from app.auth import AccessPolicy
 from app.main import App, create_app
 from app.settings import Settings
-from engine import Engine, EngineProtocol, SystemClock
+from engine import Clock, Engine, EngineProtocol, SystemClock
 from engine.cluster import BackendDurability, ClusterEngine
 from tests.app.conversing import close_all
 from tests.bounds import bounded
@@ -30,6 +31,18 @@ def calling(
     """A client of the application, at this network address, without a network."""
     transport = httpx.ASGITransport(app, client=(address, 4_711))
     return httpx.AsyncClient(transport=transport, base_url=base_url, headers=headers)
+
+
+def app_on(
+    engine: EngineProtocol,
+    settings: Settings | None = None,
+    clock: Clock | None = None,
+    policy: AccessPolicy | None = None,
+) -> App:
+    """An application with this engine."""
+    app = create_app(settings or Settings(log_requests="none"), clock or SystemClock(), policy=policy)
+    app.life.open(engine)
+    return app
 
 
 async def store(http: httpx.AsyncClient, stream: str, count: int, **fields: str) -> None:

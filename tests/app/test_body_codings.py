@@ -11,10 +11,10 @@ import zstandard
 
 from app.http.body_codings import SLICE_BYTES, CodedBody
 from app.live.budgets import BODY_COPIES, FREE_BYTES
-from app.main import App, create_app
+from app.main import App
 from app.settings import Settings
 from engine import Engine
-from tests.app.conftest import calling
+from tests.app.conftest import app_on, calling
 from tests.engine.clocks import HandClock
 
 ENTRIES: Final = "/v1/streams/s/entries"
@@ -153,8 +153,7 @@ async def test_rates_count_decoded_bytes() -> None:
     engine = Engine.open(None, clock=clock)
     await engine.start()
     settings = Settings(log_requests="none", rate_bytes="1000/s burst 4000")
-    app = create_app(settings, clock)
-    app.life.open(engine)
+    app = app_on(engine, settings, clock)
     body = gzip.compress(b'{"a":"%b"}' % (b"x" * 3_000))
     async with calling(app) as http:
         stored = await post(http, body, "gzip")
@@ -168,8 +167,7 @@ async def test_rates_count_decoded_bytes() -> None:
 
 async def test_memory_is_held_for_what_is_decoded(engine: Engine) -> None:
     """Refused while others hold the pool, before it is made; given back after the answer."""
-    app = create_app(Settings(log_requests="none", body_bytes_max=4 * MIB), HandClock())
-    app.life.open(engine)
+    app = app_on(engine, Settings(log_requests="none", body_bytes_max=4 * MIB), HandClock())
     pool = app.gateway.limits.budgets.bodies
     body = gzip.compress(b'{"a":"1"}' + b" " * (3 * MIB))
     async with calling(app) as http:

@@ -8,11 +8,10 @@ from collections.abc import Sequence
 import httpx
 import pytest
 
-from app.main import create_app
 from app.redis import bodies
 from engine import Engine, EngineProtocol, SystemClock
 from engine.storage.memory import MemoryStorage
-from tests.app.conftest import calling
+from tests.app.conftest import app_on, calling
 from tests.bounds import bounded
 from tests.engine.clocks import HandClock
 
@@ -96,8 +95,7 @@ async def test_the_commands_of_a_pipeline_wait_no_longer_together_than_one_may(
 ) -> None:
     """Where the first has waited for so long, the next takes what is there."""
     settings, clock = bounded(log_requests="none", wait_ms_max=60_000), HandClock()
-    app = create_app(settings, clock)
-    app.life.open(engine)
+    app = app_on(engine, settings, clock)
     rows = [["XREAD", "BLOCK", 60_000, "STREAMS", stream, "$"] for stream in ("a", "b")]
     async with calling(app) as http, asyncio.timeout(20):
         reading = asyncio.create_task(http.post(PIPELINE, json=rows))
@@ -112,8 +110,7 @@ async def test_a_transaction_is_on_disk_where_one_of_its_commands_waits_for_that
     """As each command before a WAITAOF is."""
     engine = Engine.open(MemoryStorage(), clock=SystemClock(), fsync="no")
     await engine.start()
-    app = create_app(bounded(log_requests="none"), SystemClock())
-    app.life.open(engine)
+    app = app_on(engine, bounded(log_requests="none"))
     add = ["XADD", "s", "*", "f", "v"]
     left: list[int] = []
     async with calling(app) as http:

@@ -8,10 +8,9 @@ import httpx
 import pytest
 
 from app.doors.resp.listening import RespServer
-from app.main import create_app
 from app.settings import Settings
 from engine import Call, Done, EngineProtocol, Replies
-from tests.app.conftest import calling
+from tests.app.conftest import app_on, calling
 from tests.app.resp.conftest import Wire, connected
 from tests.engine.clocks import HandClock
 
@@ -72,8 +71,7 @@ async def codec(
 ) -> AsyncIterator[Codec]:
     path = tmp_path / "socket"
     settings = Settings(log_requests="none", resp_listen=(f"unix:{path}",), drain_s_max=1)
-    app = create_app(settings, clock)
-    app.life.open(engine)
+    app = app_on(engine, settings, clock)
     server = await RespServer(app.gateway).start()
     async with calling(app) as http:
         wire = await connected(path)

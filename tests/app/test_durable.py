@@ -12,11 +12,11 @@ import pytest
 
 from app.doors.durable.events import Following
 from app.live.feeds import FeedPage
-from app.main import App, create_app
+from app.main import App
 from app.settings import Settings
-from engine import Engine, SystemClock
+from engine import Engine
 from engine.commands.types import Cursor
-from tests.app.conftest import calling
+from tests.app.conftest import app_on, calling
 from tests.app.following import wait_for
 from tests.app.policies import FixedPolicy, principal_with
 from tests.bounds import bounded
@@ -65,9 +65,7 @@ async def test_what_is_no_name_is_refused(http: httpx.AsyncClient, path: str) ->
 
 
 async def test_without_the_setting_there_is_nothing(engine: Engine) -> None:
-    app = create_app(bounded(log_requests="none", durable_streams=False), SystemClock())
-    app.life.open(engine)
-    async with calling(app) as http:
+    async with calling(app_on(engine, bounded(log_requests="none", durable_streams=False))) as http:
         assert (await http.put(_PATH, headers=_TEXT)).json()["code"] == "no_route"
 
 
@@ -324,9 +322,7 @@ async def test_times_are_shown_as_they_hold(http: httpx.AsyncClient) -> None:
 async def limited(settings: Settings, engine: Engine) -> AsyncIterator[httpx.AsyncClient]:
     """A caller that may read and write `chat/*` and read `pub/*`, and no more."""
     policy = FixedPolicy(principal_with("read,write:chat/*"))
-    app = create_app(settings, SystemClock(), policy=policy)
-    app.life.open(engine)
-    async with calling(app) as client:
+    async with calling(app_on(engine, settings, policy=policy)) as client:
         yield client
 
 

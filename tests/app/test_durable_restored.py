@@ -7,12 +7,11 @@ from typing import Final
 import httpx
 import pytest
 
-from app.main import create_app
 from engine import Engine
 from engine.backup import another_life
 from engine.log.backup import back_up, restore
 from engine.storage.memory import MemoryStorage
-from tests.app.conftest import calling
+from tests.app.conftest import app_on, calling
 from tests.bounds import bounded
 from tests.engine.clocks import HandClock
 
@@ -26,9 +25,7 @@ async def gateway(storage: MemoryStorage, clock: HandClock) -> AsyncIterator[htt
     """One on this log."""
     engine = Engine.open(storage, clock=clock)
     await engine.start()
-    app = create_app(SETTINGS, clock)
-    app.life.open(engine)
-    async with calling(app) as http:
+    async with calling(app_on(engine, SETTINGS, clock)) as http:
         yield http
     await engine.close()
 

@@ -16,14 +16,14 @@ from pydantic import SecretStr
 from structlog.testing import capture_logs
 
 import app
-from app.main import App, create_app
+from app.main import App
 from app.policies import policy_of
 from app.server import reload_tokens
 from app.settings import Settings
 from engine import Caps, Engine, RewriteFailedError
 from engine.runtime.resident import resident_bytes
 from engine.storage.memory import MemoryStorage
-from tests.app.conftest import BASE
+from tests.app.conftest import BASE, app_on
 from tests.app.metrics import scrape, value
 from tests.engine.clocks import HandClock
 from tests.server import Server
@@ -103,8 +103,7 @@ async def watched(tmp_path: Path) -> Any:
     limit = (resident_bytes() or 0) + ROOM_BYTES
     engine = Engine.open(storage, clock=clock, fsync="always", caps=Caps(memory_bytes_max=limit))
     await engine.start()
-    application = create_app(settings, clock, policy=policy)
-    application.life.open(engine)
+    application = app_on(engine, settings, clock, policy=policy)
     headers = {"authorization": f"Bearer {TOKEN}"}
     transport = httpx.ASGITransport(application)
     async with httpx.AsyncClient(transport=transport, base_url=BASE, headers=headers) as http:

@@ -8,11 +8,9 @@ import httpx
 import pytest
 
 from app.api.groups import consumers
-from app.main import create_app
-from app.settings import Settings
-from engine import Engine, SystemClock
+from engine import Engine
 from engine.replies import ConsumerInfo
-from tests.app.conftest import calling, store
+from tests.app.conftest import app_on, calling, store
 from tests.app.policies import FixedPolicy, principal_with
 
 GROUPS = "/v1/streams/s/groups"
@@ -141,9 +139,7 @@ async def test_a_policy_is_changed_part_by_part(group: httpx.AsyncClient) -> Non
 
 async def test_dead_letters_go_nowhere_that_is_forbidden(engine: Engine) -> None:
     """Who makes a group write into another stream has to be allowed to write there; nothing is made."""
-    app = create_app(Settings(log_requests="none"), SystemClock(), policy=FixedPolicy(principal_with("*:s")))
-    app.life.open(engine)
-    async with calling(app) as http:
+    async with calling(app_on(engine, policy=FixedPolicy(principal_with("*:s")))) as http:
         policy = {"dead_letter": {"stream": "dead"}}
         assert (await http.put(G, json=policy)).json()["code"] == "forbidden"
         assert (await http.get(G)).json()["code"] == "no_stream"

@@ -12,10 +12,8 @@ from typing import Final
 import httpx
 import pytest
 
-from app.main import create_app
-from app.settings import Settings
 from engine import Caps, Engine
-from tests.app.conftest import calling
+from tests.app.conftest import app_on, calling
 from tests.engine.clocks import HandClock, let_threads_run
 
 LIMIT: Final = 1 << 20
@@ -64,9 +62,7 @@ async def small() -> AsyncIterator[Gateway]:
     caps = Caps(memory_bytes_max=LIMIT, memory_bytes_soft=LIMIT * 3 // 5)
     async with Engine.open(None, clock=clock, fsync="no", caps=caps) as engine:
         engine.memory.observe(0)
-        app = create_app(Settings(log_requests="none"), clock)
-        app.life.open(engine)
-        async with calling(app) as http:
+        async with calling(app_on(engine, clock=clock)) as http:
             yield Gateway(http, engine)
         engine.check()
     clock.let_be(loop)

@@ -6,10 +6,9 @@ import json
 import pytest
 
 from app import logs
-from app.main import create_app
 from app.settings import Settings
-from engine import Engine, SystemClock
-from tests.app.conftest import calling
+from engine import Engine
+from tests.app.conftest import app_on, calling
 
 HOSTILE = "a\r\nlevel: fine\x1b[31m\x7f\u2028\u0085\ud800" + "x" * 1_000
 
@@ -51,8 +50,7 @@ async def test_a_request_is_noted_without_its_content(
     engine: Engine, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Method, path, status, time, bytes, ID: neither query nor headers nor body."""
-    app = create_app(Settings(log_requests="all"), SystemClock())
-    app.life.open(engine)
+    app = app_on(engine, Settings(log_requests="all"))
     headers = {"authorization": "Bearer secret-1", "weir-request-id": "r-1"}
     async with calling(app, base_url="http://localhost") as http:
         body = {"fields": {"a": "secret-2"}}

@@ -17,12 +17,11 @@ import httpx
 import pytest
 from structlog.testing import capture_logs
 
-from app.main import create_app
 from app.metrics import memory_limit
 from app.metrics.memory_limit import MemoryLimits, MemoryLog, default_bytes
 from app.settings import Settings
 from engine import Caps, Engine, Memory
-from tests.app.conftest import calling
+from tests.app.conftest import app_on, calling
 from tests.app.sockets import talking
 from tests.cli.command import weir
 from tests.engine.clocks import HandClock, let_threads_run
@@ -237,9 +236,7 @@ async def limited(bytes_max: int | None) -> AsyncIterator[tuple[httpx.AsyncClien
     clock.drive(loop)
     async with Engine.open(None, clock=clock, fsync="no", caps=Caps(memory_bytes_max=bytes_max)) as engine:
         engine.memory.observe(0)
-        app = create_app(Settings(log_requests="none"), clock)
-        app.life.open(engine)
-        async with calling(app) as http:
+        async with calling(app_on(engine, clock=clock)) as http:
             for entry_id in ("5-0", "5-1"):
                 await http.post("/v1/streams/s/entries", json={"id": entry_id, **ENTRY})
             await http.put("/v1/streams/s/groups/g", json={"start": "0"})

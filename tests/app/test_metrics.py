@@ -13,7 +13,7 @@ import pytest
 from app.api import metrics
 from app.api.metrics import STREAM_SERIES_MAX
 from app.errors import RefusalError
-from app.main import App, create_app
+from app.main import App
 from app.metrics.counters import REQUEST_BOUNDS_S, TIMES_MAX, RequestTimes
 from app.metrics.families import FAMILIES
 from app.settings import Settings
@@ -22,7 +22,7 @@ from engine.cluster import BackendFigures
 from engine.commands.types import Cursor, Trim, XAdd, XGroupCreate, XReadGroup, XTrim
 from engine.commands.weir_commands import EnsureStream, UpdateGroup
 from engine.storage.memory import MemoryStorage
-from tests.app.conftest import calling
+from tests.app.conftest import app_on, calling
 from tests.app.metrics import OPENMETRICS, Series, parse, scrape, value
 from tests.engine.asking import reply_to
 from tests.turns import assert_within_async
@@ -39,8 +39,7 @@ async def serving(
     caps = Caps(memory_bytes_max=1 << 40, memory_bytes_soft=1 << 39)
     engine = Engine.open(storage, clock=SystemClock(), fsync="always", caps=caps)
     await engine.start()
-    app = create_app(Settings(log_requests="none", **settings), SystemClock())
-    app.life.open(engine)
+    app = app_on(engine, Settings(log_requests="none", **settings))
     async with calling(app) as http:
         yield http, engine, app
     await engine.close()

@@ -16,7 +16,7 @@ from app.settings import Settings
 from engine import Engine
 from engine.commands.types import XLen
 from tests.app.auth.callers import ROOT, app_with, client, made
-from tests.app.conftest import BASE, calling
+from tests.app.conftest import BASE, app_on, calling
 from tests.app.conversing import SocketWorld
 from tests.app.sockets import talking
 from tests.engine.clocks import HandClock
@@ -35,9 +35,7 @@ engine = engine_of()
 
 def limited(engine: Engine, clock: HandClock, **set_to: Any) -> App:
     settings = Settings(log_requests="none", **set_to)
-    app = create_app(settings, clock)
-    app.life.open(engine)
-    return app
+    return app_on(engine, settings, clock)
 
 
 def left(answer: httpx.Response) -> int:

@@ -6,10 +6,10 @@ import httpx
 import pytest
 
 from app.api.groups import dead_letters
-from app.main import create_app
 from app.settings import Settings
 from engine import Engine, SystemClock
 from engine.commands.weir_commands import EnsureGroup
+from tests.app.conftest import app_on
 from tests.app.orders import client_of
 from tests.app.policies import FixedPolicy, principal_with
 from tests.engine.asking import reply_to
@@ -189,8 +189,7 @@ async def test_both_streams_must_be_writable(streams: list[str], status: int) ->
     await engine.start()
     settings = Settings(log_requests="none")
     writer = principal_with("read,consume,manage:*", *(f"write:{stream}" for stream in streams))
-    app = create_app(settings, SystemClock(), policy=FixedPolicy(writer))
-    app.life.open(engine)
+    app = app_on(engine, settings, policy=FixedPolicy(writer))
     policy = {"dead_letter_stream": "dead"}
     await reply_to(engine, EnsureGroup(stream="s", group="g", start=0, mkstream=True, policy=policy))
     async with client_of(app) as http:

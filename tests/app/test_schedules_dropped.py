@@ -6,15 +6,13 @@ from typing import Final
 
 import pytest
 
-from app.main import create_app
-from app.settings import Settings
 from engine import Engine, EngineProtocol, entries
 from engine.commands.schedule_commands import NewSchedule, SetSchedule
 from engine.commands.types import FlushAll, XAdd
 from engine.recurrence import Rule
 from engine.storage.memory import MemoryStorage
 from tests.app.auth.test_enforcement import GUARDED, ask
-from tests.app.conftest import calling
+from tests.app.conftest import app_on, calling
 from tests.app.every_command import WORDS
 from tests.app.policies import principal_with
 from tests.app.ten_doors import DOORS, Bench, Http, InWords, WebSocket, opened
@@ -119,8 +117,7 @@ async def test_the_end_of_a_lifetime_is_counted() -> None:
     clock, storage = HandClock(), MemoryStorage()
     engine = Engine.open(storage, clock=clock)
     await engine.start()
-    app = create_app(Settings(log_requests="none"), clock)
-    app.life.open(engine)
+    app = app_on(engine, clock=clock)
     await prepare(engine)
     async with calling(app) as http:
         await http.post("/v1/commands", json=["PEXPIRE", "a", "10"])

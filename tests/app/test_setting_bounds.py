@@ -14,10 +14,9 @@ import httpx
 import pytest
 from pydantic import ValidationError
 
-from app.main import create_app
 from app.settings import Settings
 from engine import Engine, SystemClock
-from tests.app.conftest import calling
+from tests.app.conftest import app_on, calling
 from tests.bounds import bounded
 from tests.server import Server
 
@@ -30,9 +29,7 @@ async def gateway(**limits: Any) -> AsyncIterator[httpx.AsyncClient]:
     """A gateway that is set so."""
     engine = Engine.open(None, clock=SystemClock())
     await engine.start()
-    app = create_app(bounded(log_requests="none", **limits), SystemClock())
-    app.life.open(engine)
-    async with calling(app) as http:
+    async with calling(app_on(engine, bounded(log_requests="none", **limits))) as http:
         yield http
     await engine.close()
 

@@ -15,11 +15,12 @@ from app.http.cursors import Place
 from app.http.responses import GONE_EXTENSION, WRITE_EXTENSION
 from app.live.budgets import FREE_BYTES
 from app.live.feeds import Feeds
-from app.main import App, create_app
+from app.main import App
 from app.settings import Settings
 from engine import Engine, EngineError, entries
 from engine.commands.types import XAdd
 from engine.storage.memory import MemoryStorage
+from tests.app.conftest import app_on
 from tests.app.eventsource import Parser, ReceivedEvent
 from tests.app.test_waits import Message
 from tests.engine.asking import reply_to
@@ -158,8 +159,7 @@ async def world(settings: Settings) -> AsyncIterator[SseWorld]:
     clock.drive(asyncio.get_running_loop())
     engine = Engine.open(None, clock=clock)
     await engine.start()
-    app = create_app(settings, clock)
-    app.life.open(engine)
+    app = app_on(engine, settings, clock)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=PLACE) as http:
         world = SseWorld(app, engine, clock, http)
         yield world

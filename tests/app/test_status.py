@@ -13,7 +13,7 @@ from app.settings import Settings
 from engine import Engine, Fsync, RewriteFailedError, SystemClock, entries, rows
 from engine.commands.types import XAdd
 from engine.storage.memory import MemoryStorage
-from tests.app.conftest import calling
+from tests.app.conftest import app_on, calling
 from tests.app.test_waits import WaitingClient
 from tests.engine.asking import reply_to
 
@@ -63,9 +63,7 @@ async def test_a_failed_disk_is_told_once_and_makes_it_not_ready(fsync: Fsync, l
     storage = MemoryStorage()
     engine = Engine.open(storage, clock=SystemClock(), fsync=fsync)
     await engine.start()
-    app = create_app(Settings(log_requests="none"), SystemClock())
-    app.life.open(engine)
-    async with calling(app) as http:
+    async with calling(app_on(engine)) as http:
         assert (await http.get("/healthz/ready")).status_code == 200
         storage.fail("append", errno.EIO)
         for outcome in ("unknown", "not done", "not done"):

@@ -20,7 +20,7 @@ from app.main import create_app
 from app.settings import Settings
 from engine import Engine, SystemClock, entries, ids
 from engine.commands.types import Cursor, FlushAll, XAdd, XGroupCreate, XGroupDestroy, XReadGroup
-from tests.app.conftest import calling
+from tests.app.conftest import app_on, calling
 from tests.engine.asking import reply_to
 from tests.turns import TURN_S_MAX, assert_within_async, longest_turn_s
 
@@ -64,8 +64,7 @@ async def test_a_transaction_that_reads_as_much_as_it_may(name: str, engine: Eng
     body = entries.body([("a", "1" * value_bytes)])
     for _ in range(10 if value_bytes == SMALL else 1):
         await reply_to(engine, XAdd(stream="s", bodies=[body] * 10_000))
-    app = create_app(SETTINGS, SystemClock())
-    app.life.open(engine)
+    app = app_on(engine, SETTINGS)
     scope = {
         "type": "http",
         "http_version": "1.1",
@@ -133,8 +132,7 @@ async def test_a_pipeline_of_long_commands(door: str, name: str, engine: Engine,
     """However many there are: nobody waits for more than a slice of it, replies included."""
     rows, path = PIPELINES[name], tmp_path / "socket"
     settings = Settings(log_requests="none", resp_listen=(f"unix:{path}",))
-    app = create_app(settings, SystemClock())
-    app.life.open(engine)
+    app = app_on(engine, settings)
     await crowded(engine)
     server = RespServer(app.gateway)
     await server.start()
@@ -203,9 +201,7 @@ MOST: Final[dict[str, tuple[str, Callable[[list[str]], object]]]] = {
 @pytest.mark.parametrize("name", MOST)
 async def test_a_request_with_as_many_ids_as_it_may_name(name: str, engine: Engine) -> None:
     path, body = MOST[name]
-    app = create_app(SETTINGS, SystemClock())
-    app.life.open(engine)
-    async with calling(app) as http:
+    async with calling(app_on(engine, SETTINGS)) as http:
 
         async def ask(content: bytes) -> None:
             headers = {"content-type": "application/json"}

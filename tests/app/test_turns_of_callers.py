@@ -10,11 +10,10 @@ import pytest
 
 from app.http.responses import GONE_EXTENSION
 from app.live.turns import CallerTurns, CycleBudget
-from app.main import App, create_app
+from app.main import App
 from app.redis.queue import RUN_COMMANDS_MAX
-from app.settings import Settings
 from engine import Engine
-from tests.app.conftest import calling
+from tests.app.conftest import app_on, calling
 from tests.app.resp.conftest import until
 from tests.app.test_time_bounds import timed_world
 from tests.engine.clocks import HandClock, settle
@@ -75,8 +74,7 @@ async def test_publications_into_many_streams_take_turns(engine: Engine) -> None
         assert (await asked).status_code == 201
         order.append(who)
 
-    app = create_app(Settings(log_requests="none"), HandClock())
-    app.life.open(engine)
+    app = app_on(engine, clock=HandClock())
     body = {"streams": {f"s{number}": [{"fields": {"a": "1"}}] for number in range(200)}}
     async with calling(app, "192.0.2.1") as greedy, calling(app, "192.0.2.2") as other:
         asked = [one.post("/v1/publish", json=body) for one in (*[greedy] * 8, other)]
@@ -178,8 +176,7 @@ async def test_waits_of_one_caller_begin_in_turns(app: App, engine: Engine) -> N
 
 async def test_a_pipeline_ends_when_its_client_leaves(engine: Engine) -> None:
     """What has run has run; the rest is not begun. A run ends early where time passes: here none does."""
-    app = create_app(Settings(log_requests="none"), HandClock())
-    app.life.open(engine)
+    app = app_on(engine, clock=HandClock())
     rows = [["XADD", "s", "*", "a", "1"], ["XLEN", "s"]] * RUN_COMMANDS_MAX
     body = json.dumps(rows, separators=(",", ":")).encode()
 
@@ -214,9 +211,7 @@ async def test_a_pipeline_may_be_cancelled_while_its_replies_wait() -> None:
     failures = list[object]()
     asyncio.get_running_loop().set_exception_handler(lambda _, failure: failures.append(failure))
     async with Engine.open(None, clock=HandClock(), fsync="always") as engine:
-        app = create_app(Settings(log_requests="none"), HandClock())
-        app.life.open(engine)
-        async with calling(app) as http:
+        async with calling(app_on(engine, clock=HandClock())) as http:
             rows = [["XADD", "s", "*", "a", "1"], ["XLEN", "s"]]
             asked = asyncio.ensure_future(http.post("/v1/commands/pipeline", json=rows))
             await until(lambda: engine.figures().appended > 0)

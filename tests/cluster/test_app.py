@@ -9,9 +9,7 @@ from typing import Final
 import httpx
 import pytest
 
-from app.main import create_app
-from app.settings import Settings
-from tests.app.conftest import calling
+from tests.app.conftest import app_on, calling
 from tests.cluster.clusters import BACKENDS, primaries
 from tests.cluster.differences import differences
 from tests.cluster.engines import AdjustedClock, opened
@@ -71,31 +69,28 @@ def test_the_table_names_tests_that_exist() -> None:
 async def test_the_status_names_the_server_and_what_it_lacks(backend: Backend) -> None:
     """While it answers, the gateway is ready; when it has not for 3 s, requests and readiness say so."""
     clock = AdjustedClock()
-    async with opened(backend, 0.3, clock) as engine:
-        app = create_app(Settings(log_requests="none"), clock)
-        app.life.open(engine)
-        async with calling(app) as http:
-            status = (await http.get("/v1/status")).json()
-            assert status["backend"].split()[0] == ("Redis" if backend.kind.startswith("redis") else "Valkey")
-            assert "quotas" in status["missing"]
-            assert (status["log"], status["durability"]) == (None, {"fsync": None, "answers": "memory"})
-            assert status["memory"]["resident_bytes"] > 0
-            assert "weir_log_" not in (await http.get("/metrics")).text
-            assert (await http.get("/v1")).json()["missing"] == status["missing"]
-            assert "missing" not in (await http.get("/")).json()
-            assert (await http.get("/healthz/ready")).status_code == 200
-            backend.pause()
-            try:
-                refused = await http.get("/v1/streams/s/entries")
-                assert (refused.status_code, refused.json()["code"]) == (503, "backend_unavailable")
-                assert "retry-after" in refused.headers
-                clock.ahead_s = 3.0
-                await until_async(lambda: engine.figures().outage is not None)
-                ready = await http.get("/healthz/ready")
-                assert (ready.status_code, ready.json()["status"]) == (503, "backend_unavailable")
-                assert (await http.get("/healthz/live")).status_code == 200
-            finally:
-                backend.resume()
+    async with opened(backend, 0.3, clock) as engine, calling(app_on(engine, clock=clock)) as http:
+        status = (await http.get("/v1/status")).json()
+        assert status["backend"].split()[0] == ("Redis" if backend.kind.startswith("redis") else "Valkey")
+        assert "quotas" in status["missing"]
+        assert (status["log"], status["durability"]) == (None, {"fsync": None, "answers": "memory"})
+        assert status["memory"]["resident_bytes"] > 0
+        assert "weir_log_" not in (await http.get("/metrics")).text
+        assert (await http.get("/v1")).json()["missing"] == status["missing"]
+        assert "missing" not in (await http.get("/")).json()
+        assert (await http.get("/healthz/ready")).status_code == 200
+        backend.pause()
+        try:
+            refused = await http.get("/v1/streams/s/entries")
+            assert (refused.status_code, refused.json()["code"]) == (503, "backend_unavailable")
+            assert "retry-after" in refused.headers
+            clock.ahead_s = 3.0
+            await until_async(lambda: engine.figures().outage is not None)
+            ready = await http.get("/healthz/ready")
+            assert (ready.status_code, ready.json()["status"]) == (503, "backend_unavailable")
+            assert (await http.get("/healthz/live")).status_code == 200
+        finally:
+            backend.resume()
 
 
 def test_the_start_names_the_backend(own_server: BackendServer, tmp_path: Path) -> None:

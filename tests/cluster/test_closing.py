@@ -11,12 +11,11 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from app.main import App, create_app
-from engine import SystemClock
+from app.main import App
 from engine.commands.types import XAdd, XLen
 from engine.commands.weir_commands import Close
 from engine.replies import Closed
-from tests.app.conftest import calling
+from tests.app.conftest import app_on, calling
 from tests.app.test_sse import EventReader
 from tests.bounds import bounded
 from tests.cluster.engines import BODY, opened
@@ -37,8 +36,7 @@ READERS: Final = 100
 @pytest.fixture
 async def app(backend: Backend) -> AsyncIterator[App]:
     async with opened(backend, poll_s=POLL_S) as engine:
-        app = create_app(bounded(log_requests="none", waiters_max=3 * READERS), SystemClock())
-        app.life.open(engine)
+        app = app_on(engine, bounded(log_requests="none", waiters_max=3 * READERS))
         yield app
         app.gateway.tenant("").feeds.close()
 

@@ -11,14 +11,13 @@ from pydantic import ValidationError
 from structlog.testing import capture_logs
 
 from app.backend import log_health
-from app.main import create_app
 from app.settings import Settings
 from engine import EngineError, SystemClock
 from engine.commands.base import Command
 from engine.commands.types import IdempotencyKey, XAdd, XLen
 from engine.commands.weir_commands import Chunk, EnsureGroup, Publish, PutMetadata
 from engine.replies import Added, Reply
-from tests.app.conftest import calling
+from tests.app.conftest import app_on, calling
 from tests.cluster.engines import BODY, opened, refused
 from tests.cluster.servers import BackendServer
 from tests.engine.asking import reply_to, submit_each
@@ -36,11 +35,11 @@ TIMEOUT_S = 1.0
 async def serving(
     server: BackendServer, durability: str = "replicated:1"
 ) -> AsyncIterator[httpx.AsyncClient]:
-    async with opened(server, TIMEOUT_S, durability=durability) as engine:
-        app = create_app(Settings(log_requests="none"), SystemClock())
-        app.life.open(engine)
-        async with calling(app) as http:
-            yield http
+    async with (
+        opened(server, TIMEOUT_S, durability=durability) as engine,
+        calling(app_on(engine)) as http,
+    ):
+        yield http
 
 
 async def test_a_write_that_no_replica_confirms_is_refused(pair: Pair) -> None:

@@ -5,10 +5,8 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
-from app.main import create_app
-from engine import SystemClock
 from engine.cluster import ClusterEngine
-from tests.app.conftest import calling
+from tests.app.conftest import app_on, calling
 from tests.bounds import bounded
 from tests.cluster.servers import Backend
 
@@ -17,9 +15,7 @@ _PATH = "/v1/stream/orders"
 
 @pytest.fixture
 async def http(engine: ClusterEngine) -> AsyncIterator[httpx.AsyncClient]:
-    app = create_app(bounded(log_requests="none", durable_long_poll_s=0.2), SystemClock())
-    app.life.open(engine)
-    async with calling(app) as client:
+    async with calling(app_on(engine, bounded(log_requests="none", durable_long_poll_s=0.2))) as client:
         yield client
 
 

@@ -11,10 +11,9 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from app.main import App, create_app
+from app.main import App
 from app.settings import Settings
-from engine import SystemClock
-from tests.app.conftest import calling
+from tests.app.conftest import app_on, calling
 from tests.app.test_sse import EventReader
 from tests.cluster.engines import opened
 from tests.cluster.servers import Backend
@@ -95,8 +94,7 @@ def followers(app: App, after: str) -> list[Follower]:
 async def app(backend: Backend) -> AsyncIterator[App]:
     """A gateway with a stream of 1-0 and 2-0, and another one."""
     async with opened(backend) as engine:
-        app = create_app(SETTINGS, SystemClock())
-        app.life.open(engine)
+        app = app_on(engine, SETTINGS)
         await tell(app, f"XADD {S} 1-0 n 1", f"XADD {S} 2-0 n 2", f"XADD {OTHER} 0-7 n 7")
         yield app
         app.gateway.tenant("").feeds.close()

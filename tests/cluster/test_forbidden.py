@@ -8,7 +8,6 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from app.main import create_app
 from app.settings import Settings
 from engine import SystemClock
 from engine.cluster import ClusterEngine, ClusterTopology, ServerAccess, Standalone, parse_durability
@@ -16,7 +15,7 @@ from engine.cluster.topology import Topology
 from engine.commands.types import DbSize, ListStreams
 from engine.commands.weir_commands import StreamInfos
 from engine.replies import Listing, StreamPage
-from tests.app.conftest import calling
+from tests.app.conftest import app_on, calling
 from tests.cluster.clusters import BACKENDS, BackendCluster, opened_backend
 from tests.cluster.servers import Backend, BackendServer
 from tests.engine.asking import reply_of, reply_to
@@ -63,9 +62,7 @@ async def opened(backend: Backend) -> AsyncIterator[tuple[ClusterEngine, httpx.A
     engine = ClusterEngine(topology(backend), SystemClock())
     await engine.start()
     try:
-        app = create_app(Settings(log_requests="none", metrics_streams=("*",)), SystemClock())
-        app.life.open(engine)
-        async with calling(app) as http:
+        async with calling(app_on(engine, Settings(log_requests="none", metrics_streams=("*",)))) as http:
             yield engine, http
     finally:
         await engine.close()

@@ -7,11 +7,8 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from app.main import create_app
-from app.settings import Settings
-from engine import SystemClock
 from engine.cluster import ClusterEngine
-from tests.app.conftest import calling
+from tests.app.conftest import app_on, calling
 from tests.cluster.servers import Backend
 
 S: Final = "/v1/streams/s"
@@ -64,9 +61,7 @@ def full(backend: Backend) -> Iterator[None]:
 
 @pytest.fixture
 async def http(engine: ClusterEngine) -> AsyncIterator[httpx.AsyncClient]:
-    app = create_app(Settings(log_requests="none"), SystemClock())
-    app.life.open(engine)
-    async with calling(app) as client:
+    async with calling(app_on(engine)) as client:
         yield client
 
 

@@ -8,13 +8,12 @@ import httpx
 import pytest
 
 from app.live.feeds import FeedGap, FeedPage, Feeds, Subscriber
-from app.main import create_app
-from app.settings import Settings
-from engine import SystemClock, entries, ids
+from engine import entries, ids
 from engine.cluster import ClusterEngine
 from engine.cluster.keys import auxiliary_key
 from engine.commands.types import Trim, XAdd, XDel, XRead, XTrim
 from engine.replies import Added, Gap, StreamEntries, StreamsRead
+from tests.app.conftest import app_on
 from tests.app.following import look, wait_for
 from tests.cluster.engines import TIMEOUT_S, refused
 from tests.cluster.servers import Backend
@@ -262,8 +261,7 @@ async def test_clients_see_why(backend: Backend, engine: ClusterEngine) -> None:
     (lost,) = await add(engine)
     failover.take_over()
     (new,) = await add(engine)
-    app = create_app(Settings(log_requests="none"), SystemClock())
-    app.life.open(engine)
+    app = app_on(engine)
     place = f"/v1/streams/s/entries?after={ids.format(lost)}"
     expected = {"requested": ids.format(lost), "first_available": ids.format(new), "lost": None}
     async with httpx.AsyncClient(

@@ -10,9 +10,7 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from app.main import create_app
-from app.settings import Settings
-from engine import SystemClock, entries
+from engine import entries
 from engine.cluster import ClusterEngine
 from engine.cluster.keys import auxiliary_key, slot_of
 from engine.commands import schedule_commands
@@ -22,7 +20,7 @@ from engine.commands.weir_commands import AddEach, Close, EnsureGroup, EnsureStr
 from engine.parts.keeping import Retention
 from engine.recurrence import Rule
 from engine.replies import Added
-from tests.app.conftest import calling
+from tests.app.conftest import app_on, calling
 from tests.cluster.clusters import BackendCluster, move_slot, primaries
 from tests.cluster.engines import opened
 from tests.cluster.servers import BackendServer
@@ -314,24 +312,21 @@ class Load:
 
 async def test_slots_move_under_publishes_and_group_reads(cluster: BackendCluster) -> None:
     """Each publish is answered by 2xx, or by what may be tried again; none is lost, none stored twice."""
-    async with opened(cluster) as engine:
-        app = create_app(Settings(log_requests="none"), SystemClock())
-        app.life.open(engine)
-        async with calling(app) as http:
-            load = Load(http)
+    async with opened(cluster) as engine, calling(app_on(engine)) as http:
+        load = Load(http)
 
-            async def move() -> None:
-                places = ends(cluster)
-                for _ in range(MOVES):
-                    await load.wait_for_more()
-                    await asyncio.to_thread(move_slot, cluster.servers, SLOT, *places)
-                    places.reverse()
+        async def move() -> None:
+            places = ends(cluster)
+            for _ in range(MOVES):
+                await load.wait_for_more()
+                await asyncio.to_thread(move_slot, cluster.servers, SLOT, *places)
+                places.reverse()
 
-            await load.run(asyncio.create_task(move()))
-            stored: Counter[tuple[str, str]] = Counter()
-            for stream in STREAMS:
-                text = (await http.get(f"/v1/streams/{stream}/export")).text
-                stored.update((stream, json.loads(line)["fields"]["n"]) for line in text.splitlines())
+        await load.run(asyncio.create_task(move()))
+        stored: Counter[tuple[str, str]] = Counter()
+        for stream in STREAMS:
+            text = (await http.get(f"/v1/streams/{stream}/export")).text
+            stored.update((stream, json.loads(line)["fields"]["n"]) for line in text.splitlines())
     assert [one for one in load.refusals if one["code"] != "backend_unavailable"] == []
     assert set(load.acknowledged) <= set(stored) <= set(load.acknowledged) | load.unknown
     assert max(stored.values()) == max(load.delivered.values()) == 1

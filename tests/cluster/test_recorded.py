@@ -10,10 +10,7 @@ from typing import Any, Final
 
 import pytest
 
-from app.main import create_app
-from app.settings import Settings
-from engine import SystemClock
-from tests.app.conftest import calling
+from tests.app.conftest import app_on, calling
 from tests.cluster.engines import opened
 from tests.cluster.servers import Backend
 from tests.engine.test_vectors import agrees, sequences
@@ -44,18 +41,15 @@ def is_its_own(words: Sequence[str], kind: str) -> bool:
 async def test_every_recorded_reply_is_given_over_a_backend(backend: Backend, part: int) -> None:
     """Reply for reply, and error for error."""
     compared, differences = 0, dict[int, str]()
-    async with opened(backend) as engine:
-        app = create_app(Settings(log_requests="none"), SystemClock())
-        app.life.open(engine)
-        async with calling(app) as http:
-            for number, steps in enumerate(islice(sequences("family-7", part), SEQUENCES)):
-                backend.call("FLUSHALL")
-                for words, recorded in comparable(steps):
-                    found = (await http.post("/v1/commands", json=words)).json()
-                    answer = f"-{found['error']}" if "error" in found else found["result"]
-                    if not is_its_own(words, backend.kind):
-                        compared += 1
-                        if not agrees(recorded, answer):
-                            differences[number] = f"{words}: recorded {recorded!r}, answered {answer!r}"
+    async with opened(backend) as engine, calling(app_on(engine)) as http:
+        for number, steps in enumerate(islice(sequences("family-7", part), SEQUENCES)):
+            backend.call("FLUSHALL")
+            for words, recorded in comparable(steps):
+                found = (await http.post("/v1/commands", json=words)).json()
+                answer = f"-{found['error']}" if "error" in found else found["result"]
+                if not is_its_own(words, backend.kind):
+                    compared += 1
+                    if not agrees(recorded, answer):
+                        differences[number] = f"{words}: recorded {recorded!r}, answered {answer!r}"
     assert differences == {}
     assert compared > 15 * SEQUENCES

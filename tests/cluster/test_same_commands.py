@@ -8,10 +8,8 @@ from typing import Any, Final
 
 import httpx
 
-from app.main import create_app
-from app.settings import Settings
 from engine import Engine, EngineProtocol, SystemClock
-from tests.app.conftest import calling
+from tests.app.conftest import app_on, calling
 from tests.app.tenants.test_same_answers import COMMANDS
 from tests.cluster.engines import opened
 from tests.cluster.servers import BackendServer
@@ -70,9 +68,7 @@ _LEFT_OUT: Final = {"radix-tree-keys", "radix-tree-nodes", "idle", "inactive", "
 
 async def answers(engine: EngineProtocol, commands: Sequence[Sequence[str]]) -> list[Any]:
     """What the command API answers, one command after the other."""
-    app = create_app(Settings(log_requests="none"), SystemClock())
-    app.life.open(engine)
-    async with calling(app) as http:
+    async with calling(app_on(engine)) as http:
         return [await answer(http, words) for words in commands]
 
 

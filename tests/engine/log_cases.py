@@ -55,10 +55,18 @@ def append(log: Log, *payloads: bytes, synced: bool) -> None:
         log.sync()
 
 
-def synced_then_not(synced: int = 6, unsynced: int = 5) -> MemoryStorage:
-    """A log as a kill leaves it: `synced` frames safe, each in a batch of its own, then `unsynced` in one."""
+def begun(*payloads: bytes, synced: bool = True) -> tuple[MemoryStorage, Log]:
+    """A disk in memory, and a log on it that begins with these."""
     storage = MemoryStorage()
     log = open_log(storage)
+    if payloads:
+        append(log, *payloads, synced=synced)
+    return storage, log
+
+
+def synced_then_not(synced: int = 6, unsynced: int = 5) -> MemoryStorage:
+    """A log as a kill leaves it: `synced` frames safe, each in a batch of its own, then `unsynced` in one."""
+    storage, log = begun()
     for number in range(synced):
         append(log, payload(number), synced=True)
     append(log, *(payload(synced + number) for number in range(unsynced)), synced=False)
@@ -67,9 +75,7 @@ def synced_then_not(synced: int = 6, unsynced: int = 5) -> MemoryStorage:
 
 def closed(frames: int = 8) -> MemoryStorage:
     """A log that was closed cleanly: all of it synced, and a mark says so."""
-    storage = MemoryStorage()
-    log = open_log(storage)
-    append(log, *(payload(number) for number in range(frames)), synced=True)
+    storage, log = begun(*(payload(number) for number in range(frames)))
     log.close()
     return storage.kill()
 

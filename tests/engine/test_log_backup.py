@@ -18,6 +18,7 @@ from engine.storage.memory import MemoryStorage, StoppedError
 from tests.engine.log_cases import (
     SEGMENT,
     append,
+    begun,
     changed,
     closed,
     files,
@@ -164,8 +165,7 @@ def test_a_restored_log_keeps_its_new_life() -> None:
 
 def test_a_later_reservation_stays() -> None:
     """A clock that was ahead when the backup was made is not forgotten."""
-    storage = MemoryStorage()
-    log = open_log(storage)
+    storage, log = begun()
     log.reserve_ids(NOW_MS + 5)
     append(log, b"a", synced=True)
     log.close()
@@ -218,8 +218,7 @@ def test_a_backup_beside_rewrites_has_what_was_written_before_it(tmp_path: Path)
 
 def test_a_backup_under_load_has_what_was_written_before_it() -> None:
     """Beside a writer that goes on and begins segments: every frame up to a moment after its begin."""
-    storage = MemoryStorage()
-    log = open_log(storage)
+    storage, log = begun()
     written, ended = [0], threading.Event()
 
     def write() -> None:

@@ -15,6 +15,7 @@ from engine.storage.memory import MemoryStorage, StoppedError
 from tests.engine.log_cases import (
     SEGMENT,
     append,
+    begun,
     changed,
     closed,
     files,
@@ -69,9 +70,7 @@ def test_bytes_behind_the_end_are_a_torn_tail() -> None:
 
 def test_a_sound_file_of_another_history_is_refused() -> None:
     """A copy of the segment that went on elsewhere: sound, and long enough."""
-    storage = MemoryStorage()
-    log = open_log(storage)
-    append(log, b"one", synced=True)
+    storage, log = begun(b"one")
     elsewhere = storage.kill()
     append(log, b"two", synced=True)
     log.close()
@@ -169,9 +168,7 @@ def test_a_kill_at_any_step_of_a_stop_a_start_and_the_first_frame_loses_nothing(
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
 def test_a_record_that_cannot_be_written_costs_no_frame(operation: str, code: int) -> None:
     """A full disk leaves the log as a version without the record would; any other failure is logged."""
-    storage = MemoryStorage()
-    log = open_log(storage)
-    append(log, b"one", synced=True)
+    storage, log = begun(b"one")
     # The mark is appended and synced first.
     storage.fail(operation, code, nth=2 if operation in {"append", "sync"} else 1)
     if code == errno.ENOSPC:
@@ -188,9 +185,7 @@ def test_a_record_that_cannot_be_written_costs_no_frame(operation: str, code: in
 
 def test_a_part_of_a_backup_is_refused() -> None:
     """As after a clean stop, though the server went on: a copy that broke off is not taken for the whole."""
-    storage = MemoryStorage()
-    log = open_log(storage)
-    append(log, b"one", b"two", synced=True)
+    storage, log = begun(b"one", b"two")
     target = MemoryStorage()
     back_up(storage, target)
     content = target.content(SEGMENT)

@@ -13,6 +13,7 @@ from engine.storage.memory import MemoryStorage
 from tests.engine.log_cases import (
     SEGMENT,
     append,
+    begun,
     changed,
     closed,
     files,
@@ -26,8 +27,7 @@ from tests.engine.log_cases import (
 
 def sealed() -> MemoryStorage:
     """Three segments, two of them sealed, closed cleanly."""
-    storage = MemoryStorage()
-    log = open_log(storage)
+    storage, log = begun()
     for number in range(9):
         append(log, payload(number), synced=True)
         if number in (2, 5):
@@ -38,9 +38,7 @@ def sealed() -> MemoryStorage:
 
 def rewritten() -> MemoryStorage:
     """A base and a segment that the manifest names, and two segments that it does not name yet: a kill."""
-    storage = MemoryStorage()
-    log = open_log(storage)
-    append(log, payload(0), payload(1), synced=True)
+    storage, log = begun(payload(0), payload(1))
     next_segment(log)
     write_base(log, log.total_bytes - FILE_FRAME_BYTES, payload(0), payload(1), reservation_ms=77)
     append(log, payload(2), payload(3), synced=True)
@@ -183,9 +181,7 @@ def test_files_that_change_while_they_are_opened_are_opened_anew() -> None:
 @pytest.mark.parametrize("length", [0, 1, 5000, CHUNK_BYTES - 200, CHUNK_BYTES + 1, 3 * CHUNK_BYTES])
 def test_what_is_given_on_is_what_was_verified(length: int) -> None:
     """Every byte once and in order, however frames lie in the parts that are read."""
-    storage = MemoryStorage()
-    log = open_log(storage)
-    append(log, b"a", b"b" * length, b"c", b"d" * length, b"e", synced=True)
+    storage, log = begun(b"a", b"b" * length, b"c", b"d" * length, b"e")
     log.close()
     whole = storage.content(SEGMENT)
     for content in (whole, whole + b"torn", whole[:-1]):

@@ -15,6 +15,7 @@ from engine.storage.memory import MemoryStorage
 from tests.engine.log_cases import (
     SEGMENT,
     append,
+    begun,
     changed,
     closed,
     files,
@@ -152,9 +153,7 @@ def test_numbers_of_files_are_never_used_again() -> None:
 
 def with_base() -> MemoryStorage:
     """A directory as a rewrite leaves it: base and two segments; the segment they replace is gone."""
-    storage = MemoryStorage()
-    log = open_log(storage)
-    append(log, b"old one", b"old two", synced=True)
+    storage, log = begun(b"old one", b"old two")
     next_segment(log)
     append(log, b"three", b"four", synced=True)
     next_segment(log)
@@ -209,9 +208,7 @@ def test_files_without_a_manifest_are_refused_and_left_alone() -> None:
 
 def followed() -> tuple[MemoryStorage, bytes]:
     """Three segments, all synced, and the manifest as it was when there was one."""
-    storage = MemoryStorage()
-    log = open_log(storage)
-    append(log, b"one", synced=True)
+    storage, log = begun(b"one")
     before = storage.content("manifest")
     next_segment(log)
     append(log, b"two", synced=True)
@@ -254,9 +251,7 @@ def test_a_segment_cut_below_what_its_follower_saw_synced_is_refused() -> None:
 
 def test_a_segment_beyond_a_torn_tail_is_torn_with_it() -> None:
     """Nothing in either was synced: what the power cut left of the second is of no use without the first."""
-    storage = MemoryStorage()
-    log = open_log(storage)
-    append(log, b"one", synced=True)
+    storage, log = begun(b"one")
     append(log, b"two", synced=False)
     log.start_segment(log.prepare_segment())
     append(log, b"three", synced=False)
@@ -273,9 +268,7 @@ def test_a_segment_beyond_a_torn_tail_is_torn_with_it() -> None:
 
 def test_a_segment_without_a_whole_first_frame_is_none() -> None:
     """It was made beforehand, and the crash came before its first frame was there."""
-    storage = MemoryStorage()
-    log = open_log(storage)
-    append(log, b"one", synced=True)
+    storage, log = begun(b"one")
     log.start_segment(log.prepare_segment())
     append(log, b"two", synced=False)
     whole = files(storage.kill())

@@ -17,6 +17,7 @@ from engine.storage.memory import MemoryStorage, StoppedError
 from tests.engine.log_cases import (
     SEGMENT,
     append,
+    begun,
     changed,
     closed,
     files,
@@ -47,8 +48,7 @@ def durable_length(storage: MemoryStorage) -> int:
 class TestAFreshDirectory:
     def test_begins_an_empty_log(self) -> None:
         """Nothing to replay, nothing torn, and the files are the manifest and one segment."""
-        storage = MemoryStorage()
-        log = open_log(storage)
+        storage, log = begun()
         assert list(log.replay()) == []
         assert (log.recovery.frames, log.recovery.torn_bytes, log.recovery.sequence) == (0, 0, 0)
         assert log.durable_upto == log.written_upto == log.staged_upto == FILE_FRAME_BYTES
@@ -176,9 +176,7 @@ class TestAFlippedBit:
 class TestZerosAndHoles:
     def test_frames_behind_the_damage_tell_that_it_was_synced(self) -> None:
         """The only witness may stand behind the damage; without it the same damage is a torn tail."""
-        storage = MemoryStorage()
-        log = open_log(storage)
-        append(log, b"one", b"two", synced=False)
+        storage, log = begun(b"one", b"two", synced=False)
         log.sync()
         log.mark(clean=False)
         log.write(log.take_staged())
@@ -197,9 +195,7 @@ class TestHostileBytes:
 
     def test_a_payload_cannot_make_a_torn_tail_look_like_corruption(self) -> None:
         """Frames inside payloads are not believed, since their author does not know the salt."""
-        storage = MemoryStorage()
-        log = open_log(storage)
-        append(log, b"safe", synced=True)
+        storage, log = begun(b"safe")
         append(log, self.forged(0) * 20, synced=False)
         content = storage.content(SEGMENT)
         assert recovered(changed(storage, SEGMENT, content[:-1])) == [b"safe"]
@@ -271,9 +267,7 @@ class TestRecoveryItself:
 
         New frames behind them would stand behind a hole, so recovery writes them once more.
         """
-        storage = MemoryStorage()
-        log = open_log(storage)
-        append(log, b"safe", synced=True)
+        storage, log = begun(b"safe")
         storage.fail("sync", errno.EIO)
         log.stage(b"readable, not on the disk")
         log.write(log.take_staged())
@@ -289,8 +283,7 @@ class TestRecoveryItself:
 class TestTheReport:
     def test_counts_what_is_there(self) -> None:
         """Frames with payloads, all bytes, the last sequence, the highest reservation."""
-        storage = MemoryStorage()
-        log = open_log(storage)
+        storage, log = begun()
         log.reserve_ids(5_000)
         append(log, b"one", b"two", synced=True)
         log.reserve_ids(4_000)

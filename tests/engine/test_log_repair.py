@@ -15,6 +15,7 @@ from engine.storage.memory import MemoryStorage, StoppedError
 from tests.engine.log_cases import (
     SEGMENT,
     append,
+    begun,
     changed,
     closed,
     files,
@@ -119,9 +120,7 @@ def test_what_is_behind_a_damage_is_given_up_and_told() -> None:
 def test_no_id_of_what_is_given_up_is_given_again() -> None:
     """Reservations behind the damage count, and so does the clock."""
     for reserved_ms in (NOW_MS - 1, NOW_MS + 77):
-        storage = MemoryStorage()
-        log = open_log(storage)
-        append(log, b"one", b"two", synced=True)
+        storage, log = begun(b"one", b"two")
         log.reserve_ids(reserved_ms)
         append(log, b"three", synced=True)
         log.close()

@@ -17,6 +17,7 @@ from engine.storage.memory import Fault, MemoryStorage, StoppedError
 from tests.engine.log_cases import (
     SEGMENT,
     append,
+    begun,
     counting_salt,
     files,
     frames_of,
@@ -32,8 +33,7 @@ from tests.engine.log_cases import (
 class TestStagingAndWriting:
     def test_positions_follow_the_bytes(self) -> None:
         """A frame's position is known when it is staged; written and durable come after it."""
-        storage = MemoryStorage()
-        log = open_log(storage)
+        storage, log = begun()
         first = log.stage(b"12345")
         second = log.stage(b"")
         assert (first, second) == (FILE_FRAME_BYTES + 45, FILE_FRAME_BYTES + 85)
@@ -49,8 +49,7 @@ class TestStagingAndWriting:
 
     def test_a_batch_is_one_write_and_nothing_is_none(self) -> None:
         """However many frames; and syncing twice what is durable costs one sync."""
-        storage = MemoryStorage()
-        log = open_log(storage)
+        storage, log = begun()
         before = len(storage.operations)
         append(log, *(payload(number) for number in range(100)), synced=True)
         log.write(log.take_staged())
@@ -59,9 +58,7 @@ class TestStagingAndWriting:
 
     def test_each_frame_says_what_was_durable_when_it_was_staged(self) -> None:
         """Neither more, which would turn a torn tail into corruption, nor less than is known."""
-        storage = MemoryStorage()
-        log = open_log(storage)
-        append(log, b"one", synced=False)
+        storage, log = begun(b"one", synced=False)
         log.stage(b"two")
         log.sync()
         one = log.written_upto
@@ -86,17 +83,14 @@ class TestStagingAndWriting:
 
     def test_payloads_come_back_as_they_were_after_a_power_cut(self) -> None:
         """Synced ones all; the others not at all, in the image that loses everything else."""
-        storage = MemoryStorage()
-        log = open_log(storage)
-        append(log, *(payload(number) for number in range(9)), synced=True)
+        storage, log = begun(*(payload(number) for number in range(9)))
         append(log, b"not synced", synced=False)
         assert recovered(storage.crash()) == [payload(number) for number in range(9)]
         assert recovered(storage.kill())[-1] == b"not synced"
 
     def test_closing_writes_what_was_staged(self) -> None:
         """The end of the process is no reason to lose what was already in order."""
-        storage = MemoryStorage()
-        log = open_log(storage)
+        storage, log = begun()
         log.stage(b"staged only")
         log.close()
         again = open_log(storage.crash())
@@ -106,8 +100,7 @@ class TestStagingAndWriting:
     def test_closing_lets_the_next_one_in(self) -> None:
         """Cleanly or not, poisoned or not."""
         for spoil in (lambda _: None, lambda storage: storage.fail("append", errno.EIO)):
-            storage = MemoryStorage()
-            log = open_log(storage)
+            storage, log = begun()
             spoil(storage)
             try:
                 log.close()
@@ -131,9 +124,7 @@ class TestAFailingDisk:
 
     def test_a_failed_sync_poisons_and_is_never_tried_again(self) -> None:
         """A second sync might succeed without the bytes (fsyncgate), so there is none, in closing neither."""
-        storage = MemoryStorage()
-        log = open_log(storage)
-        append(log, b"safe", synced=True)
+        storage, log = begun(b"safe")
         safe = log.durable_upto
         append(log, b"in doubt", synced=False)
         storage.fail("sync", errno.EIO)
@@ -150,9 +141,7 @@ class TestAFailingDisk:
     @pytest.mark.parametrize("after_bytes", [0, 1, 45])
     def test_a_failed_write_is_cut_back_and_poisons(self, code: int, after_bytes: int) -> None:
         """Any part of it that was written is taken back; nothing of the batch was promised."""
-        storage = MemoryStorage()
-        log = open_log(storage)
-        append(log, b"safe", synced=True)
+        storage, log = begun(b"safe")
         before = storage.content(SEGMENT)
         storage.fail("append", code, after_bytes=after_bytes)
         log.stage(b"lost")
@@ -167,9 +156,7 @@ class TestAFailingDisk:
 
     def test_a_failed_write_that_cannot_be_cut_back_is_a_torn_tail(self) -> None:
         """Then the next start cuts it."""
-        storage = MemoryStorage()
-        log = open_log(storage)
-        append(log, b"safe", synced=True)
+        storage, log = begun(b"safe")
         storage.fail("append", errno.EIO, after_bytes=30)
         storage.fail("truncate", errno.EIO)
         log.stage(b"torn")
@@ -300,9 +287,7 @@ class TestTheReserve:
 class TestANewSegment:
     def test_continues_positions_sequence_and_chain(self) -> None:
         """Readers cannot see where one file ends and the next begins."""
-        storage = MemoryStorage()
-        log = open_log(storage)
-        append(log, b"one", b"two", synced=False)
+        storage, log = begun(b"one", b"two", synced=False)
         end = log.written_upto
         next_segment(log)
         assert log.durable_upto == log.staged_upto == end + FILE_FRAME_BYTES
@@ -331,8 +316,7 @@ class TestANewSegment:
 
     def test_what_was_staged_before_goes_to_the_old_one(self) -> None:
         """Taken or not; a sync between its writes covers what is written, and leaves the old file open."""
-        storage = MemoryStorage()
-        log = open_log(storage)
+        storage, log = begun()
         log.stage(b"taken")
         taken = log.take_staged()
         log.stage(b"left")
@@ -355,8 +339,7 @@ class TestANewSegment:
         assert recovered(storage.crash()) == [b"taken", b"left", b"new"]
 
     def test_closing_writes_what_was_staged_for_both(self) -> None:
-        storage = MemoryStorage()
-        log = open_log(storage)
+        storage, log = begun()
         log.stage(b"old")
         log.start_segment(log.prepare_segment())
         log.stage(b"new")
@@ -366,9 +349,7 @@ class TestANewSegment:
         assert again.recovery.clean_stop
 
     def test_a_failed_write_to_the_old_one_is_cut_back_there(self) -> None:
-        storage = MemoryStorage()
-        log = open_log(storage)
-        append(log, b"safe", synced=True)
+        storage, log = begun(b"safe")
         before = storage.content(SEGMENT)
         log.stage(b"old")
         log.start_segment(log.prepare_segment())
@@ -380,9 +361,7 @@ class TestANewSegment:
 
     def test_is_found_before_any_manifest_names_it(self) -> None:
         """Between its first frame and its name a crash loses nothing, and the next start names it."""
-        storage = MemoryStorage()
-        log = open_log(storage)
-        append(log, b"one", synced=True)
+        storage, log = begun(b"one")
         for number in range(3):
             log.start_segment(log.prepare_segment())
             append(log, b"in %d" % number, synced=True)
@@ -393,9 +372,7 @@ class TestANewSegment:
 
     def test_is_synced_after_what_is_before_it(self) -> None:
         """What is safe in the new file is worth nothing without the end of the old one."""
-        storage = MemoryStorage()
-        log = open_log(storage)
-        append(log, b"one", synced=False)
+        storage, log = begun(b"one", synced=False)
         log.start_segment(log.prepare_segment())
         append(log, b"two", synced=False)
         before = len(storage.operations)
@@ -435,9 +412,7 @@ class TestANewSegment:
     @pytest.mark.parametrize("nth", [1, 2, 3, 4])
     def test_fails_into_the_old_or_the_new_one(self, operation: str, nth: int) -> None:
         """An error at each step: the log goes on or is poisoned, and a restart loads all that it kept."""
-        storage = MemoryStorage()
-        log = open_log(storage)
-        append(log, b"one", b"two", synced=True)
+        storage, log = begun(b"one", b"two")
         storage.fail(operation, errno.EIO, nth=nth)
         expected = [b"one", b"two"]
         try:
@@ -469,9 +444,7 @@ class SwappingStorage(MemoryStorage):
 class TestABase:
     def test_takes_the_place_of_what_was_before(self) -> None:
         """The old files go, with everything that was in them."""
-        storage = MemoryStorage()
-        log = open_log(storage)
-        append(log, b"old", synced=True)
+        storage, log = begun(b"old")
         next_segment(log)
         append(log, b"new", synced=True)
         position = decode(storage.content("manifest")).segments[1].position
@@ -486,9 +459,7 @@ class TestABase:
 
     def test_given_up_leaves_nothing_behind(self) -> None:
         """A base without a name in the manifest is no part of the log, and goes."""
-        storage = MemoryStorage()
-        log = open_log(storage)
-        append(log, b"old", synced=True)
+        storage, log = begun(b"old")
         next_segment(log)
         base = log.create_base(log.staged_upto)
         base.append([b"half"])
@@ -498,9 +469,7 @@ class TestABase:
 
     def test_that_a_crash_left_goes_after_the_next_load(self) -> None:
         """As do segments that it replaced; but not before everything was read."""
-        storage = MemoryStorage()
-        log = open_log(storage)
-        append(log, b"old", synced=True)
+        storage, log = begun(b"old")
         next_segment(log)
         log.create_base(decode(storage.content("manifest")).segments[1].position).append([b"half"])
         image = storage.kill()

@@ -4,8 +4,8 @@ import asyncio
 import errno
 import random
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -63,6 +63,17 @@ class Stored(Conversation):
             await self.call("XADD", stream, f"{number}-0", "n", f"value {number}")
 
 
+@asynccontextmanager
+async def filled(
+    storage: MemoryStorage, count: int, first: int = 1, stream: str = "s"
+) -> AsyncIterator[Stored]:
+    """With these entries, of which those of full nodes are stored."""
+    async with Stored(storage) as talk:
+        await talk.fill(count, first, stream)
+        await talk.store()
+        yield talk
+
+
 def storer_of(engine: Engine) -> Storer:
     return engine._storer  # noqa: SLF001 - to have it store at a moment of the test's own
 
@@ -106,9 +117,7 @@ async def test_cold_nodes_leave_memory_and_are_read_back() -> None:
 async def test_a_rewrite_leaves_the_texts_where_they_are() -> None:
     """The new base names the runs; files to which nothing refers go with it."""
     storage = MemoryStorage()
-    async with Stored(storage) as talk:
-        await talk.fill(1_000)
-        await talk.store()
+    async with filled(storage, 1_000) as talk:
         await talk.engine.rewrite()
         (name,) = run_files(storage)
         assert decode(storage.content("manifest")).runs == (2,)
@@ -135,9 +144,7 @@ async def test_a_rewrite_leaves_the_texts_where_they_are() -> None:
 async def test_a_file_stays_as_long_as_a_run_refers_to_it() -> None:
     """A copy's too; it goes with the rewrite behind the last one."""
     storage = MemoryStorage()
-    async with Stored(storage) as talk:
-        await talk.fill(100)
-        await talk.store()
+    async with filled(storage, 100) as talk:
         storer_of(talk.engine)._file = None  # noqa: SLF001 - as if the file were full
         await talk.call("COPY", "s", "copy")
         await talk.call("DEL", "s")
@@ -153,9 +160,7 @@ async def test_a_file_stays_as_long_as_a_run_refers_to_it() -> None:
 async def test_a_file_that_grows_stays_though_nothing_refers_to_it() -> None:
     """What is stored after the rewrite is in it."""
     storage = MemoryStorage()
-    async with Stored(storage) as talk:
-        await talk.fill(50)
-        await talk.store()
+    async with filled(storage, 50) as talk:
         await talk.call("DEL", "s")
         await talk.engine._rewriter._begin()  # noqa: SLF001 - as it does by itself
         await talk.fill(50, 100, "t")
@@ -168,9 +173,7 @@ async def test_a_file_that_grows_stays_though_nothing_refers_to_it() -> None:
 async def test_a_file_that_has_failed_grows_no_more() -> None:
     """What it has now is unknown: what follows goes to another one."""
     storage = MemoryStorage()
-    async with Stored(storage) as talk:
-        await talk.fill(50)
-        await talk.store()
+    async with filled(storage, 50) as talk:
         (first,) = run_files(storage)
         size = len(storage.content(first))
         await talk.fill(50, 100)
@@ -209,9 +212,7 @@ async def test_nodes_that_change_while_they_are_written_stay() -> None:
 async def test_nodes_are_stored_while_a_rewrite_writes() -> None:
     """Else memory would fill meanwhile. Neither the new file nor an old one is lost by the new base."""
     storage = MemoryStorage()
-    async with Stored(storage) as talk:
-        await talk.fill(300, stream="old")
-        await talk.store()
+    async with filled(storage, 300, stream="old") as talk:
         (old,) = run_files(storage)
         storer_of(talk.engine)._file = None  # noqa: SLF001 - as if the file were full
         values = [random.Random(number).randbytes(500).hex() for number in range(5_000)]
@@ -257,9 +258,7 @@ async def test_a_fork_that_ends_in_a_run_is_whole_without_the_file() -> None:
 async def test_what_is_left_of_a_sparse_file_is_stored_anew() -> None:
     """Without what was deleted; the file goes with the next rewrite, and no byte of that is anywhere."""
     storage = MemoryStorage()
-    async with Stored(storage) as talk:
-        await talk.fill(200)
-        await talk.store()
+    async with filled(storage, 200) as talk:
         storer_of(talk.engine)._file = None  # noqa: SLF001 - as if the file were full
         gone = [f"{number}-0" for number in range(1, 150) if number % 10]
         await talk.call("XDEL", "s", *gone)
@@ -384,9 +383,7 @@ async def test_a_disk_that_fails_while_storing_loses_nothing(operation: str, cod
 async def test_a_backup_has_the_files_of_runs() -> None:
     """What is restored of it is what was there; it is made while more is stored, and refuses damages."""
     storage, backup, second = MemoryStorage(), MemoryStorage(), MemoryStorage()
-    async with Stored(storage) as talk:
-        await talk.fill(100)
-        await talk.store()
+    async with filled(storage, 100) as talk:
         before = seen(keyspace_of(talk.engine))
         copied = back_up(storage, backup)
         assert copied.files == 2
@@ -409,9 +406,7 @@ async def test_a_backup_has_the_files_of_runs() -> None:
 async def test_a_lost_manifest_forgets_no_run() -> None:
     """The files say what the log is; those of runs are named again by the start."""
     storage = MemoryStorage()
-    async with Stored(storage) as talk:
-        await talk.fill(100)
-        await talk.store()
+    async with filled(storage, 100) as talk:
         before = seen(keyspace_of(talk.engine))
     files = {name: storage.content(name) for name in storage.names() if name not in {"lock", "manifest"}}
     lost = MemoryStorage(files)
@@ -575,9 +570,7 @@ async def test_a_reader_that_leaves_while_the_disk_reads_takes_nothing() -> None
 
 async def test_too_many_reads_that_wait_for_the_disk_are_refused() -> None:
     """Sixty-four wait; one more is to come again later."""
-    async with Stored(MemoryStorage()) as talk:
-        await talk.fill(100)
-        await talk.store()
+    async with filled(MemoryStorage(), 100) as talk:
         gate = hold_reads(talk.engine)
         begun = [await talk.begin("XRANGE", "s", f"{each}-0", "+", "COUNT", "1") for each in range(1, 66)]
         assert [each.done() for each in begun] == [*[False] * 64, True]
@@ -595,9 +588,7 @@ async def test_too_many_reads_that_wait_for_the_disk_are_refused() -> None:
 
 async def test_a_caller_has_a_part_of_the_reads_that_wait_for_the_disk() -> None:
     """Sixteen; the others have theirs, and it has them again once it was answered."""
-    async with Stored(MemoryStorage()) as talk:
-        await talk.fill(100)
-        await talk.store()
+    async with filled(MemoryStorage(), 100) as talk:
         gate = hold_reads(talk.engine)
         read = XRange(stream="s", start=1 << 64, end=1 << 64)
 
@@ -618,9 +609,7 @@ async def test_a_caller_has_a_part_of_the_reads_that_wait_for_the_disk() -> None
 
 async def test_a_transaction_and_a_pipeline_read_what_is_cold() -> None:
     """The one within its turn; in the other, commands behind wait with it."""
-    async with Stored(MemoryStorage()) as talk:
-        await talk.fill(100)
-        await talk.store()
+    async with filled(MemoryStorage(), 100) as talk:
         assert await talk.transaction("XADD s 200-0 a 1", "XRANGE s 1-0 1-0", "XLEN s") == [
             "200-0",
             [["1-0", ["n", "value 1"]]],

@@ -11,7 +11,7 @@ from engine import Engine, Growth, RewriteFailedError
 from engine.storage.memory import MemoryHandle, MemoryStorage
 from tests.engine.clocks import let_threads_run
 from tests.engine.running import keyspace_of
-from tests.engine.test_runs import Stored, after_restart, run_files, seen, storer_of
+from tests.engine.test_runs import Stored, after_restart, filled, run_files, seen, storer_of
 
 _FRAME = b"\x28\xb5\x2f\xfd"
 
@@ -34,9 +34,7 @@ def values_in(storage: MemoryStorage, numbers: range) -> set[int]:
 async def test_an_asked_rewrite_leaves_no_byte_of_what_was_deleted() -> None:
     """Entries, trimmed ones, whole streams: in files that are full, half-empty, being written, of no use."""
     storage, numbers = MemoryStorage(), range(1, 2_001)
-    async with Stored(storage) as talk:
-        await talk.fill(1_500)
-        await talk.store()
+    async with filled(storage, 1_500) as talk:
         await talk.engine.rewrite()
         storer_of(talk.engine)._file = None  # noqa: SLF001 - as if the file were full
         await talk.fill(300, 1_501)
@@ -60,9 +58,7 @@ async def test_an_asked_rewrite_leaves_no_byte_of_what_was_deleted() -> None:
 async def test_what_a_copy_still_has_is_not_gone() -> None:
     """Once the copy has deleted it, too, it is."""
     storage, numbers = MemoryStorage(), range(1, 101)
-    async with Stored(storage) as talk:
-        await talk.fill(100)
-        await talk.store()
+    async with filled(storage, 100) as talk:
         await talk.call("COPY", "s", "copy")
         await talk.call("XDEL", "s", "50-0")
         await talk.engine.rewrite()
@@ -186,9 +182,7 @@ class NoRoomHandle(MemoryHandle):
 async def test_the_log_is_rewritten_where_there_is_no_room_to_store_anew() -> None:
     """That is what makes room; that something may not be gone is said."""
     storage, numbers = NoRoom(), range(1, 101)
-    async with Stored(storage) as talk:
-        await talk.fill(100)
-        await talk.store()
+    async with filled(storage, 100) as talk:
         await talk.call("XDEL", "s", "50-0")
         storage.is_full = True
         with pytest.raises(RewriteFailedError, match=r"rewritten, but .* No space left on device"):
@@ -226,9 +220,7 @@ async def test_a_file_that_cannot_be_removed_is_named() -> None:
 async def test_what_is_deleted_while_a_rewrite_is_in_progress_is_gone_after_the_next() -> None:
     """Who asks meanwhile waits for that one, too."""
     storage, numbers = MemoryStorage(), range(1, 501)
-    async with Stored(storage) as talk:
-        await talk.fill(500)
-        await talk.store()
+    async with filled(storage, 500) as talk:
         first = asyncio.ensure_future(talk.engine.rewrite())
         while not any(name.startswith("base-") for name in storage.names()):
             await let_threads_run()
@@ -240,9 +232,7 @@ async def test_what_is_deleted_while_a_rewrite_is_in_progress_is_gone_after_the_
 async def test_entries_that_are_deleted_while_others_are_stored_anew_stay_deleted() -> None:
     """And what was deleted before is gone, though its part has changed meanwhile."""
     storage, numbers = MemoryStorage(), range(1, 5_001)
-    async with Stored(storage) as talk:
-        await talk.fill(5_000)
-        await talk.store()
+    async with filled(storage, 5_000) as talk:
         deleted = {*range(7, 5_000, 640)}
         await talk.call("XDEL", "s", *(f"{number}-0" for number in deleted))
         rewriting = asyncio.ensure_future(talk.engine.rewrite())

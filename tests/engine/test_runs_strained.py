@@ -21,7 +21,7 @@ from tests.engine.asking import reply_to
 from tests.engine.clocks import HandClock, let_threads_run
 from tests.engine.house import adding
 from tests.engine.running import keyspace_of
-from tests.engine.test_runs import Stored, after_restart, hold_reads, run_files, seen, storer_of
+from tests.engine.test_runs import Stored, after_restart, filled, hold_reads, run_files, seen, storer_of
 
 
 async def test_deletions_from_a_run_are_remembered_for_the_archive() -> None:
@@ -87,9 +87,7 @@ async def test_a_range_that_ends_before_a_damaged_run_is_read() -> None:
 
 async def test_a_pipeline_is_not_refused_for_its_last_command() -> None:
     """What ran before it has its answers, so that it is not sent again."""
-    async with Stored(MemoryStorage()) as talk:
-        await talk.fill(100)
-        await talk.store()
+    async with filled(MemoryStorage(), 100) as talk:
         gate = hold_reads(talk.engine)
         begun = [await talk.begin("XRANGE", "s", f"{each}-0", "+", "COUNT", "1") for each in range(1, 65)]
         first = XRange(stream="s", start=1 << 64, end=1 << 64)
@@ -107,9 +105,7 @@ async def test_a_pipeline_is_not_refused_for_its_last_command() -> None:
 @pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.ENOENT])
 async def test_a_read_that_failed_is_tried_again(code: int) -> None:
     """The bytes may be sound; only they can be damaged for good. What the process lacks is no damage."""
-    async with Stored(MemoryStorage()) as talk:
-        await talk.fill(100)
-        await talk.store()
+    async with filled(MemoryStorage(), 100) as talk:
         fetcher = talk.engine._fetcher  # noqa: SLF001 - the disk fails
         read = fetcher._read  # noqa: SLF001
 
@@ -134,9 +130,7 @@ async def test_a_read_that_failed_is_tried_again(code: int) -> None:
 
 async def test_a_fault_while_the_disk_reads_is_answered_and_reported() -> None:
     """As one of the gateway: the bytes count as sound, and what waits is no more than before."""
-    async with Stored(MemoryStorage()) as talk:
-        await talk.fill(100)
-        await talk.store()
+    async with filled(MemoryStorage(), 100) as talk:
         reported: list[object] = []
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _, context: reported.append(context["exception"]))

@@ -12,10 +12,11 @@ import httpx
 from pydantic import SecretStr
 
 from app.auth import Grant, token_file, tokens
-from app.main import App, create_app
+from app.main import App
 from app.policies import policy_of
 from app.settings import Settings
 from engine import Clock, Engine, SystemClock
+from tests.app.conftest import app_on
 
 ROOT: Final = "root-token-of-at-least-24-characters"
 
@@ -32,9 +33,7 @@ async def app_with(
     settings = Settings(log_requests="none", root_token=SecretStr(ROOT), tokens_file=str(path), **set_to)
     await asyncio.to_thread(path.write_text, lines)
     policy = await asyncio.to_thread(policy_of, settings, clock)
-    app = create_app(settings, clock, policy=policy)
-    app.life.open(engine)
-    return app
+    return app_on(engine, settings, clock, policy=policy)
 
 
 def client(app: App, token: str | None) -> httpx.AsyncClient:

@@ -8,14 +8,12 @@ from typing import Any, Final
 import pytest
 
 from app.auth import ANONYMOUS, Grant, Principal
-from app.main import create_app
 from app.redis import parse
 from app.redis.rights import needed
-from app.settings import Settings
-from engine import Engine, SystemClock, entries
+from engine import Engine, entries
 from engine.commands.types import Delete, Exists, XAdd
 from engine.commands.weir_commands import EnsureGroup
-from tests.app.conftest import calling
+from tests.app.conftest import app_on, calling
 from tests.app.every_command import WORDS
 from tests.app.policies import FixedPolicy, principal_with
 from tests.app.ten_doors import DOORS, Bench, Door, InWords, WebSocket, opened
@@ -201,9 +199,7 @@ async def test_who_carries_entries_elsewhere_may_read_them(engine: Engine, name:
     partly = [tuple(one for one in enough if one != left_out) for left_out in enough]
     for grants, may in ((enough, True), *((some, False) for some in partly)):
         policy = FixedPolicy(principal_with(*grants))
-        app = create_app(Settings(log_requests="none"), SystemClock(), policy=policy)
-        app.life.open(engine)
-        async with calling(app) as http:
+        async with calling(app_on(engine, policy=policy)) as http:
             for method, path, body in calls:
                 answer = await http.request(method, path, json=body)
                 assert answer.status_code == (200 if may else 403), (grants, path, answer.text)
@@ -220,9 +216,7 @@ async def test_a_worker_may_read_what_its_group_does(
     narrow = Grant.model_validate({"actions": ["consume"], "streams": "tasks", **grant})
     grants = [Grant.parse("manage:tasks"), Grant.parse("write:letters"), narrow]
     policy = FixedPolicy(Principal("tester", grants))
-    app = create_app(Settings(log_requests="none"), SystemClock(), policy=policy)
-    app.life.open(engine)
-    async with calling(app) as http:
+    async with calling(app_on(engine, policy=policy)) as http:
         for method, path, body in (SET, COMMAND):
             answer = await http.request(method, path, json=body)
             assert answer.status_code == (200 if may else 403), answer.text

@@ -21,14 +21,14 @@ from app.auth.revocation_file import NAME, RevocationFile, RevocationFileError
 from app.auth.revocations import Revocation, Revocations
 from app.auth.tokens import HANDS_MAX
 from app.live.token_store import DROP_TOKENS
-from app.main import App, create_app
+from app.main import App
 from app.operating import Phase
-from app.settings import Settings
 from engine import Engine, SystemClock
 from engine.commands.weir_commands import ListMetadata, PutMetadata
 from engine.replies import MetadataPage
 from tests.app.auth.callers import ROOT, app_with, client, made
 from tests.app.auth.test_jwt import signed
+from tests.app.conftest import app_on
 from tests.engine.asking import reply_to, turn_of
 from tests.engine.clocks import settle
 
@@ -166,8 +166,7 @@ async def test_a_revocation_that_cannot_be_kept_holds_all_the_same(engine: Engin
 
 
 async def test_tokens_are_not_made_where_everybody_may_do_everything(engine: Engine) -> None:
-    app = create_app(Settings(log_requests="none"), SystemClock())
-    app.life.open(engine)
+    app = app_on(engine)
     async with client(app, None) as http:
         for path, body in (("/v1/admin/tokens", READ_S), ("/v1/admin/revocations", {"jti": "x"})):
             assert (await http.post(path, json=body)).json()["code"] == "not_configured"
@@ -210,9 +209,7 @@ def with_jwts(engine: Engine) -> App:
     policy = TokenPolicy(
         [], time.time, verifier=Verifier(keys, ["RS256"], time.time), mapping=GrantMapping("grants", {})
     )
-    app = create_app(Settings(log_requests="none"), clock, policy=policy)
-    app.life.open(engine)
-    return app
+    return app_on(engine, clock=clock, policy=policy)
 
 
 def jwt(**claims: Any) -> str:

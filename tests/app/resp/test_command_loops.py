@@ -12,11 +12,9 @@ import orjson
 import pytest
 
 from app.auth.policy import TokenPolicy
-from app.main import create_app
 from app.redis.queue import ITEMS_A_LOOK
-from app.settings import Settings
 from engine import Engine
-from tests.app.conftest import calling
+from tests.app.conftest import app_on, calling
 from tests.app.resp.conftest import TestedPort
 from tests.engine.clocks import HandClock
 
@@ -150,8 +148,7 @@ async def test_loops_at_the_port_look_at_the_clock(kind: str, open_port: Callabl
 
 async def test_loops_of_a_pipeline_look_at_the_clock(engine: Engine) -> None:
     clock = WatchedClock()
-    app = create_app(Settings(log_requests="none"), clock)
-    app.life.open(engine)
+    app = app_on(engine, clock=clock)
     rows = [*MIXED] * (COUNT // 2)
     async with calling(app) as http:
         answer = await http.post("/v1/commands/pipeline", content=orjson.dumps(rows))
