@@ -155,6 +155,11 @@ class Server:
         self._process.send_signal(signal.SIGKILL)
         self._process.wait(stop_s_max)
 
+    def restart(self) -> Self:
+        """Kill -9, and start again."""
+        self.kill()
+        return self.start()
+
     def stop(self) -> int:
         """SIGTERM; the exit code."""
         assert self._process is not None, "the server was started"

@@ -12,6 +12,8 @@ from typing import Final
 
 import pytest
 
+from tests.waiting import completed
+
 ROOT: Final = Path(__file__).parent.parent
 WAY: Final = re.compile(r"<!-- way: .*? -->\n(.*?)<!-- end of way -->", re.DOTALL)
 STEP: Final = re.compile(r"^ {4}( *)(< )?((?:app|engine)/[a-z_/]+)\.py ", re.MULTILINE)
@@ -173,12 +175,9 @@ def test_the_worked_example_adds_an_operation(tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
     environment["PYTHONPATH"] = os.pathsep.join([str(tmp_path), str(tmp_path / "sdk" / "python")])
     selected = ["tests/app/test_first_entry.py", "tests/app/test_description.py", "tests/documents"]
-    ran = subprocess.run(
+    ran = completed(
         [sys.executable, "-m", "pytest", "-q", *selected, "-k", "not documents or curl.md"],
         cwd=tmp_path,
         env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert ran.returncode == 0, ran.stdout

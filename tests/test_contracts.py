@@ -13,6 +13,8 @@ from typing import Final
 
 import pytest
 
+from tests.waiting import completed
+
 ROOT: Final = Path(__file__).parent.parent
 TREES: Final = ("app", "engine", "history", "sdk/python/weir", "spark/pyspark_weir")
 # What several of them break.
@@ -84,7 +86,7 @@ def lint(folder: Path) -> subprocess.CompletedProcess[str]:
     path = os.pathsep.join(str(folder / one) for one in ("", "sdk/python", "spark"))
     command = [str(Path(sys.executable).with_name("lint-imports")), "--no-logo", "--no-cache"]
     environment = {**os.environ, "PYTHONPATH": path, "COLUMNS": "300"}
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    return completed(command, cwd=folder, env=environment)
 
 
 def reports(printed: str) -> dict[str, str]:

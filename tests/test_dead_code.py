@@ -1,10 +1,11 @@
 """The gate's search for dead code, tried with code that is dead."""
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.waiting import completed
 
 SCRIPT = Path(__file__).parent.parent / ".ci/dead_code.py"
 
@@ -23,6 +24,6 @@ def test_what_is_used_nowhere_fails_the_gate(tmp_path: Path, text: str, found: s
     for package in ("app", "engine", "history", "sdk/python", "spark"):
         (tmp_path / package).mkdir(parents=True)
     (tmp_path / "app/module.py").write_text(text)
-    ran = subprocess.run([sys.executable, SCRIPT], cwd=tmp_path, capture_output=True, text=True, check=False)
+    ran = completed([sys.executable, SCRIPT], cwd=tmp_path)
     assert ran.returncode == bool(found), ran.stderr
     assert found in ran.stdout

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,13 +16,14 @@ from app.lifespan import check_exposure
 from app.policies import ROOT_TOKEN_CHARS_MIN
 from app.settings import Settings, load
 from tests.documents.shell import options_of
+from tests.waiting import completed
 
 ROOT = Path(__file__).parents[1]
 TOOLS = Path(sys.executable).parent
 
 
 def lint(*command: str) -> None:
-    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    ran = completed(command, cwd=ROOT, timeout=60)
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
@@ -55,9 +55,7 @@ def test_the_unit_is_hardened(name: str, line: str) -> None:
     unit = ROOT / "deploy" / name
     assert line in unit.read_text()
     if shutil.which("systemd-analyze"):
-        ran = subprocess.run(
-            ["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, timeout=60, check=False
-        )
+        ran = completed(["systemd-analyze", "verify", str(unit)], timeout=60)
         # The program is not installed at its place here; nothing else may be said.
         said = [text for text in ran.stderr.splitlines() if name in text and "not executable" not in text]
         assert said == []
@@ -164,7 +162,7 @@ def test_the_image_starts_with_a_token_alone() -> None:
     arguments = re.findall(r"^CMD (.+)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)[-1]
     command = [sys.executable, "-m", "weir", *json.loads(arguments)]
     environment = {name: text for name, text in os.environ.items() if not name.startswith("WEIR_")}
-    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    ran = completed(command, env=environment, timeout=60)
     assert (ran.returncode, "set root_token_file" in ran.stderr) == (2, True)
     settings, _ = load({"host": "0.0.0.0", "root_token": "t" * ROOT_TOKEN_CHARS_MIN})
     check_exposure(settings)

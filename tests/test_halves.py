@@ -1,6 +1,5 @@
 """A gate runs half of what repeats itself, chosen by the tree, and says so, on made-up tests."""
 
-import subprocess
 import sys
 from pathlib import Path
 from typing import Final
@@ -8,6 +7,7 @@ from typing import Final
 import pytest
 
 from tests import halves
+from tests.waiting import completed
 
 ROOT: Final = Path(__file__).parent.parent
 TESTS: Final = """
@@ -45,7 +45,7 @@ def run(at: Path, *options: str) -> tuple[dict[str, int], list[str]]:
     # The configuration and the hooks of our tests.
     ours = ["-c", str(ROOT / "pyproject.toml"), f"--rootdir={at}", "-p", "tests.conftest", "-vv"]
     program = [sys.executable, "-m", "pytest", *ours, *options, str(file)]
-    done = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    done = completed(program, cwd=ROOT, timeout=300)
     lines = done.stdout.splitlines()
     ran = {line.partition("test_made_up.py::")[2].split()[0] for line in lines if "PASSED" in line}
     names = [name.partition("[")[0] for name in ran]

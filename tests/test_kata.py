@@ -14,6 +14,8 @@ from typing import Final
 
 import pytest
 
+from tests.waiting import completed
+
 ROOT: Final = Path(__file__).parent.parent
 PATCH: Final = ROOT / "tests" / "ceilings" / "kata.patch"
 PAGE: Final = ROOT / "docs" / "architecture.md"
@@ -67,12 +69,5 @@ def test_the_kata_adds_a_capability(tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
     environment["PYTHONPATH"] = os.pathsep.join([str(tmp_path), str(tmp_path / "sdk" / "python")])
     tests = [name for name in _touched() if name.startswith("tests/")]
-    ran = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", *tests],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    ran = completed([sys.executable, "-m", "pytest", "-q", *tests], cwd=tmp_path, env=environment)
     assert ran.returncode == 0, ran.stdout + REFRESH

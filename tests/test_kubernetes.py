@@ -13,6 +13,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from app.settings import Settings
+from tests.waiting import completed
 
 ROOT: Final = Path(__file__).parents[1]
 FOLDER: Final = ROOT / "deploy" / "kustomize"
@@ -57,7 +58,7 @@ def _workload(overlay: str) -> dict[str, Any]:
 
 def _validate(*files: Path) -> subprocess.CompletedProcess[str]:
     command = [str(VALIDATE), "--strict", *map(str, files)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return completed(command, timeout=60)
 
 
 def test_each_resource_is_what_kubernetes_describes() -> None:
@@ -105,7 +106,7 @@ def test_the_overlay_is_a_remote_base(overlay: str, tmp_path: Path) -> None:
     own.parent.mkdir()
     own.write_text(f"resources:\n- file://{there}//deploy/kustomize/{overlay}?ref=HEAD\n")
     command = ["kubectl", "kustomize", str(own.parent)]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    ran = completed(command, timeout=60)
     assert ran.returncode == 0, ran.stderr
     (tmp_path / "built.yaml").write_text(ran.stdout)
     built = list(YAML(typ="safe").load_all(ran.stdout))

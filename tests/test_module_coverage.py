@@ -1,10 +1,11 @@
 """The floors of coverage, on made-up reports."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Final
+
+from tests.waiting import completed
 
 SCRIPT: Final = Path(__file__).parent.parent / ".ci/module_coverage.py"
 PACKAGES: Final = ("app", "engine", "sdk/python/weir", "spark/pyspark_weir")
@@ -19,7 +20,7 @@ def verdict(tmp_path: Path, covered: dict[str, int]) -> list[str]:
     }
     (tmp_path / "report.json").write_text(json.dumps({"files": files}))
     command = [sys.executable, str(SCRIPT), str(tmp_path / "report.json")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = completed(command)
     said = done.stderr.splitlines()
     assert done.returncode == bool(said), said
     return said

@@ -24,6 +24,7 @@ from app.metrics.families import FAMILIES
 from tests.proof.machine import needs, no_strace
 from tests.proof.tracing import injecting
 from tests.server import Server, free_port, server_of
+from tests.waiting import completed
 
 MONITORING: Final = Path(__file__).parents[1] / "deploy" / "monitoring"
 ALERTS: Final = MONITORING / "alerts.yml"
@@ -46,9 +47,7 @@ def no_prometheus() -> str | None:
 
 def promtool(*words: str, text: str | None = None) -> None:
     """Run promtool; fails with what it says."""
-    ran = subprocess.run(
-        ["promtool", *words], input=text, capture_output=True, text=True, timeout=60, check=False
-    )
+    ran = completed(["promtool", *words], input=text, timeout=60)
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 

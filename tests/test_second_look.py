@@ -1,10 +1,11 @@
 """The gate looks again at a test that failed beside others, on made-up tests."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Final
+
+from tests.waiting import completed
 
 SCRIPT: Final = Path(__file__).parent.parent / ".ci/second_look.py"
 # The first run leaves a file behind, so that the second differs.
@@ -33,9 +34,7 @@ def gate(at: Path, folder: str, tests: str) -> tuple[int, list[str], str]:
     pytest = Path(sys.executable).with_name("pytest")
     command = [sys.executable, str(SCRIPT), str(notes), str(pytest), folder]
     environment = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    done = subprocess.run(
-        command, cwd=at, env=environment, capture_output=True, text=True, timeout=300, check=False
-    )
+    done = completed(command, cwd=at, env=environment, timeout=300)
     return done.returncode, notes.read_text().splitlines()[1:], done.stdout + done.stderr
 
 

@@ -1,12 +1,13 @@
 """What is not to be measured is not, also in the processes that share the tests."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Final
 
 import pytest
+
+from tests.waiting import completed
 
 ROOT: Final = Path(__file__).parent.parent
 TESTS: Final = """
@@ -38,14 +39,6 @@ def test_nothing_traces_a_test_that_is_not_measured(tmp_path: Path, processes: i
     # Its own measurement, not that of the gate.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
     environment["COVERAGE_FILE"] = str(tmp_path / "coverage")
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", *words],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    done = completed([sys.executable, "-m", "pytest", *words], cwd=ROOT, env=environment, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "3 passed" in done.stdout

@@ -5,8 +5,10 @@ Knows: a clock. Must never know: what is waited for.
 
 import asyncio
 import inspect
+import subprocess
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 # Long enough for a machine that does other things as well.
@@ -34,3 +36,8 @@ async def until_async(holds: Callable[..., Awaitable[Any] | object], s_max: floa
     async with asyncio.timeout(s_max):
         while not (await found if inspect.isawaitable(found := holds()) else found):  # noqa: ASYNC110 - of a process
             await asyncio.sleep(_LOOK_S)
+
+
+def completed(words: Sequence[str | Path], **how: Any) -> subprocess.CompletedProcess[str]:
+    """What a program has come to; `how` are arguments of `subprocess.run`."""
+    return subprocess.run(words, capture_output=True, text=True, check=False, **how)

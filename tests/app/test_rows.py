@@ -17,6 +17,7 @@ from engine.replies import Entries
 from engine.rows import Form
 from tests.app.random_bodies import RandomBodies, compare
 from tests.engine.asking import reply_to
+from tests.waiting import completed
 
 ROOT: Final = Path(__file__).parents[2]
 LIMITS: Final = EntryLimits(entries_max=1_000, entry_bytes_max=1_000, fields_max=10, depth_max=8)
@@ -142,7 +143,7 @@ def test_nothing_is_read_or_written_beyond_its_memory(tmp_path: Path) -> None:
     # Loaded before Python, whose own memory is not checked.
     find = ["cc", "-print-file-name=libasan.so"]
     checker = subprocess.run(find, capture_output=True, text=True, check=True).stdout.strip()
-    done = subprocess.run(
+    done = completed(
         [sys.executable, "-c", _USE, str(tmp_path), str(ROOT), "4000"],
         env={
             **os.environ,
@@ -150,9 +151,6 @@ def test_nothing_is_read_or_written_beyond_its_memory(tmp_path: Path) -> None:
             "ASAN_OPTIONS": "detect_leaks=0",
             "PYTHONMALLOC": "malloc",
         },
-        capture_output=True,
-        text=True,
-        check=False,
         timeout=300,
     )
     assert done.returncode == 0, done.stderr

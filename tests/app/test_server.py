@@ -24,7 +24,7 @@ from app import logs
 from app.transport.descriptors import Descriptors
 from tests.cli.command import Ended, weir
 from tests.server import Server, call, server_of
-from tests.waiting import until
+from tests.waiting import completed, until
 
 FORM = "application/x-www-form-urlencoded"
 
@@ -63,8 +63,7 @@ def test_what_was_published_is_there_after_a_stop_and_a_kill(mortal: Signalled) 
     mortal.start()
     call(mortal, "POST", "/v1/streams/s/groups", b'{"name":"g","start":"0"}')
     call(mortal, "POST", "/v1/streams/s/groups/g/consumers/c/read")
-    mortal.kill()
-    mortal.start()
+    mortal.restart()
     _, page = call(mortal, "GET", "/v1/streams/s/entries")
     assert [entry["id"] for entry in page["entries"]] == [result["id"]]
     _, again = call(mortal, "POST", "/v1/streams/s/groups/g/consumers/c/read", b'{"after":"0"}')
@@ -160,7 +159,7 @@ def test_a_disk_without_room_for_a_log_is_the_disk_s_fault(tmp_path: Path) -> No
     """The remedy is not about a damaged log."""
     place = ("--port", "0", "--data", str(tmp_path / "data"))
     command = ["prlimit", "--fsize=0:0", sys.executable, "-m", "weir", "serve", *place]
-    refused = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    refused = completed(command, timeout=60)
     assert (refused.returncode, "File too large" in refused.stderr) == (3, True)
     assert "check the disk" in refused.stderr
     assert "weir log check" not in refused.stderr

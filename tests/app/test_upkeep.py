@@ -70,8 +70,7 @@ def test_a_rewrite_is_begun_and_told_of(tmp_path: Path) -> None:
         assert (done["state"], done["error"]) == ("done", None)
         left = b"".join(file.read_bytes() for file in (tmp_path / "data").glob("*.weir"))
         assert left.count(b"x" * 99) == 1
-        server.kill()
-        server.start()
+        server.restart()
         assert [one["id"] for one in call(server, "GET", f"{orders}/entries")[1]["entries"]] == ["99-0"]
 
 

@@ -16,6 +16,7 @@ import pytest
 from tests.cli.command import WEIR, environment, weir
 from tests.server import free_port
 from tests.turns import assert_within
+from tests.waiting import completed
 
 NOWHERE: Final = "http://127.0.0.1:9"
 HEAVY: Final = ("app.main", "app.settings", "engine", "fastapi", "httpx", "orjson", "pydantic", "uvicorn")
@@ -77,7 +78,7 @@ def test_ctrl_c_during_an_import_ends_without_a_trace(handler: str, exit_code: i
     """As it ends any program; where a script has it ignored, it is."""
     program = _INTERRUPTED.replace("{handler}", handler)
     command = [sys.executable, "-c", program]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    ended = completed(command, timeout=60)
     assert (ended.returncode, ended.stderr) == (exit_code, "")
 
 
@@ -100,23 +101,11 @@ def test_shells_can_complete(shell: str) -> None:
     variables = environment(NOWHERE) | {"_MAIN_COMPLETE": f"complete_{shell}"}
     assert "--show-completion" in weir(NOWHERE, "--help").out
     name = Path(sys.executable).with_name("weir")
-    script = subprocess.run(
-        [name],
-        env=variables | {"_WEIR_COMPLETE": f"source_{shell}"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    script = completed([name], env=variables | {"_WEIR_COMPLETE": f"source_{shell}"})
     assert "_WEIR_COMPLETE" in script.stdout
     words = {"COMP_WORDS": "weir pub", "COMP_CWORD": "1", "_TYPER_COMPLETE_ARGS": "weir pub"}
     fish = {"_TYPER_COMPLETE_FISH_ACTION": "get-args"}
-    done = subprocess.run(
-        [name],
-        env=variables | {"_WEIR_COMPLETE": f"complete_{shell}"} | words | fish,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = completed([name], env=variables | {"_WEIR_COMPLETE": f"complete_{shell}"} | words | fish)
     assert "publish" in done.stdout
     assert "tail" not in done.stdout
 
@@ -194,14 +183,7 @@ def test_a_token_is_sent_without_its_line_end(url: str, tmp_path: Path) -> None:
 )
 def test_usage_errors_end_with_2(words: list[str]) -> None:
     """They are found before anything is asked of a gateway: there is none."""
-    done = subprocess.run(
-        [*WEIR, *words],
-        capture_output=True,
-        text=True,
-        env=environment(NOWHERE),
-        check=False,
-        stdin=subprocess.DEVNULL,
-    )
+    done = completed([*WEIR, *words], env=environment(NOWHERE), stdin=subprocess.DEVNULL)
     assert done.returncode == 2, done.stderr
     assert done.stdout == ""
 

@@ -1,9 +1,10 @@
 """`weir` where another package has the name of one of the gateway's."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
+
+from tests.waiting import completed
 
 
 def test_another_package_called_app_is_named(tmp_path: Path) -> None:
@@ -13,7 +14,7 @@ def test_another_package_called_app_is_named(tmp_path: Path) -> None:
     module.touch()
     command = [sys.executable, "-m", "weir", "streams", "--help"]
     kept = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    done = subprocess.run(command, cwd=tmp_path, env=kept, capture_output=True, text=True, check=False)
+    done = completed(command, cwd=tmp_path, env=kept)
     assert (done.returncode, "List the streams." in done.stdout) == (0, True)
     assert done.stderr == (
         f"weir: the commands of weir-gateway cannot be loaded: {module} is another package of the name app; "

@@ -282,8 +282,7 @@ def test_a_rewrite_leaves_what_is_in_it(data: Path) -> None:
             f"weir: there is no {data / 'nowhere'}: asking {server.url}\n",
         )
         assert weir(NOWHERE, "log", "rewrite", also=elsewhere).code == 1
-        server.kill()
-        server.start()
+        server.restart()
         assert redis(server.url, "XPENDING", "orders", "g") == pending
         assert redis(server.url, "XLEN", "orders") == 5
     assert log(data / "nowhere", "rewrite").code == 3

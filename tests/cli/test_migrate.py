@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -16,7 +15,7 @@ from tests.cli.migrating import MARK, WAIT_S_MAX, asked, assert_same, filled, fu
 from tests.cli.other_redis import other_redis
 from tests.cluster.servers import BackendServer
 from tests.server import Server, free_port
-from tests.waiting import until
+from tests.waiting import completed, until
 
 
 def test_random_streams_are_the_same_afterwards(url: str, origin: BackendServer) -> None:
@@ -93,8 +92,7 @@ def test_an_import_outlives_its_gateway(origin: BackendServer, stream: str, tmp_
     with Server(tmp_path / "data") as server:
         process = begun(server.url, "import", "--redis", origin.url, stream)
         until(lambda: asked(server.url, "XLEN", stream) > 1_000)
-        server.kill()
-        server.start()
+        server.restart()
         _, err = process.communicate(timeout=WAIT_S_MAX)
         assert process.returncode == 0, err
         assert_same(origin, server.url, stream)
@@ -328,14 +326,11 @@ def test_the_client_of_redis_is_asked_for(url: str) -> None:
     """Without the extra the command says what to install."""
     without = "import sys; sys.modules['redis'] = sys.modules['redis.connection'] = None"
     program = f"{without}; import weir.cli.main; weir.cli.main.main()"
-    done = subprocess.run(
+    done = completed(
         [sys.executable, "-c", program, "import"],
         cwd=ROOT,
         env=environment(url) | {"PATH": os.environ["PATH"]},
-        capture_output=True,
-        text=True,
         timeout=WAIT_S_MAX,
-        check=False,
     )
     assert (done.returncode, f"{sys.executable} -m pip install 'redis>=8.1'" in done.stderr) == (1, True), (
         done.stderr

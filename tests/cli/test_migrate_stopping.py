@@ -18,7 +18,7 @@ from tests.cli.command import begun, environment
 from tests.cli.migrating import MARK, asked, assert_same, filled, imported
 from tests.cluster.servers import BackendServer
 from tests.server import free_port
-from tests.waiting import until
+from tests.waiting import completed, until
 
 # Far below a minute, for which it would wait for an answer and for a server that is away.
 STOP_S_MAX: Final = 20.0
@@ -56,13 +56,10 @@ def test_a_signal_while_the_http_client_holds_a_lock(
     """An exception there would keep the lock, and the next request would wait for it for ever."""
     filled(origin, stream, 20)
     program = [sys.executable, "-m", "tests.cli.interrupted", str(nth)]
-    done = subprocess.run(
+    done = completed(
         [*program, "import", "--redis", origin.url, "--follow", stream],
         env=environment(url),
-        capture_output=True,
-        text=True,
         timeout=STOP_S_MAX,
-        check=False,
     )
     assert (done.returncode, "copying the rest" in done.stderr) == (0, True), done.stderr
     asked(url, "XGROUP", "DESTROY", stream, MARK)

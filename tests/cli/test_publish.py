@@ -240,8 +240,7 @@ def test_a_publish_outlives_its_server(tmp_path: Path) -> None:
         words = ("publish", "s", str(numbered(tmp_path / "rows.ndjson")), "--batch", "50")
         process = begun(server.url, *words)
         length_beyond(server.url, "s", 0)
-        server.kill()
-        server.start()
+        server.restart()
         _, err = process.communicate(timeout=WAIT_S_MAX)
         assert process.returncode == 0, err
         assert values(server.url, "s", "n") == [str(number) for number in range(ENTRIES)]

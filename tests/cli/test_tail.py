@@ -19,7 +19,7 @@ import pytest
 from tests.cli.command import begun, environment, post, redis, weir
 from tests.cli.link import LOSE, PASS, link
 from tests.server import Server
-from tests.waiting import until
+from tests.waiting import completed, until
 from weir import Client
 from weir.cli import tail
 
@@ -168,8 +168,7 @@ def test_it_outlives_its_server(tmp_path: Path) -> None:
         add(server.url, "s", 1)
         with tailing(server.url, "s") as process:
             assert line(process) == "1-0 n=1"
-            server.kill()
-            server.start()
+            server.restart()
             add(server.url, "s", 2)
             assert line(process) == "2-0 n=2"
             code, _, err = interrupted(process)
@@ -182,9 +181,7 @@ def test_ctrl_c_ends_it_also_while_the_http_client_has_a_lock(url: str, stream: 
     """A lock that is kept would hold up the end for ever."""
     redis(url, "XGROUP", "CREATE", stream, "g", "$", "MKSTREAM")
     program = [sys.executable, "-m", "tests.cli.interrupted", str(nth), "tail", stream]
-    ended = subprocess.run(
-        program, env=environment(url), capture_output=True, text=True, timeout=END_S_MAX, check=False
-    )
+    ended = completed(program, env=environment(url), timeout=END_S_MAX)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
 
 

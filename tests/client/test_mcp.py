@@ -17,7 +17,7 @@ from mcp.client.stdio import stdio_client
 
 from tests.cli.command import WEIR, environment, weir
 from tests.server import Server, free_port
-from tests.waiting import until
+from tests.waiting import completed, until
 from weir import AsyncClient
 from weir.mcp import RETRY_S, UNTRUSTED, VALUE_CHARS_MAX, serve
 
@@ -95,8 +95,7 @@ async def test_a_watch_gets_each_entry_once_also_across_a_restart(tmp_path: Path
             )
             await asyncio.sleep(0.3)
             assert not waiting.done()
-            await asyncio.to_thread(server.kill)
-            await asyncio.to_thread(server.start)
+            await asyncio.to_thread(server.restart)
             await writer.publish("hooks", {"n": "after"})
             found = await waiting
             assert [one["fields"]["n"] for one in found["entries"]] == ["after"]
@@ -233,7 +232,7 @@ def test_without_its_extra_it_says_what_is_missing(url: str, tmp_path: Path) -> 
         **environment(url),
         "PYTHONPATH": f"{tmp_path}{os.pathsep}{environment(url).get('PYTHONPATH', '')}",
     }
-    done = subprocess.run([*WEIR, "mcp"], env=own, capture_output=True, text=True, check=False)
+    done = completed([*WEIR, "mcp"], env=own)
     assert (done.returncode, done.stderr) == (
         1,
         "weir: mcp is not installed: it is in the extra `mcp` of weir-client\n",
@@ -247,13 +246,6 @@ CONFORMANCE = Path(__file__).parents[1] / "sdk/node_modules/@modelcontextprotoco
 def test_it_passes_the_conformance_tests_of_the_protocol(mcp_url: str, tmp_path: Path, scenario: str) -> None:
     """Those for every server; the others ask for tools of their own."""
     words = ["server", "--url", mcp_url.replace("127.0.0.1", "localhost"), "--scenario", scenario]
-    done = subprocess.run(
-        ["node", CONFORMANCE, *words],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        env=os.environ,
-        check=False,
-    )
+    done = completed(["node", CONFORMANCE, *words], cwd=tmp_path, env=os.environ)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "0 failed" in done.stdout, done.stdout

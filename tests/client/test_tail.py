@@ -52,8 +52,7 @@ async def test_a_tail_misses_nothing_over_kills_of_the_gateway(tmp_path: Path) -
                 for number in range(published):
                     await client.publish("s", {"n": number})
                     if number in (20, 40):
-                        await asyncio.to_thread(server.kill)
-                        await asyncio.to_thread(server.start)
+                        await asyncio.to_thread(server.restart)
 
             publishing = asyncio.create_task(publish())
             async with asyncio.timeout(60):

@@ -113,8 +113,7 @@ async def test_no_entry_is_lost_or_done_twice_over_kills_of_the_gateway(tmp_path
                 for number in range(150):
                     await client.publish("s", {"n": number})
                     if number in (50, 100):
-                        await asyncio.to_thread(server.kill)
-                        await asyncio.to_thread(server.start)
+                        await asyncio.to_thread(server.restart)
                 await wait_until_settled(client, "s")
     assert done == Counter(str(number) for number in range(150)), "one life of a worker does nothing twice"
 

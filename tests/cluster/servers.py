@@ -8,7 +8,8 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
@@ -153,3 +154,13 @@ class BackendServer:
         if self._process.poll() is None:
             self.resume()
             self.kill()
+
+
+@contextmanager
+def full(backend: Backend) -> Iterator[None]:
+    """It has no room meanwhile."""
+    backend.call("CONFIG", "SET", "maxmemory", 1)
+    try:
+        yield
+    finally:
+        backend.call("CONFIG", "SET", "maxmemory", 0)

@@ -1,6 +1,5 @@
 """The gateway's own tests, over a server: they hold, but for what docs/scale.md lists."""
 
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,7 +14,7 @@ from tests.cluster.differences import differences
 from tests.cluster.engines import AdjustedClock, opened
 from tests.cluster.servers import Backend, BackendServer
 from tests.server import Server, call
-from tests.waiting import until, until_async
+from tests.waiting import completed, until, until_async
 
 BASE: Final = "http://127.0.0.1:8080"
 TESTS: Final = Path(__file__).parent.parent
@@ -51,9 +50,7 @@ def test_the_contract_holds_over_a_server(kind: str) -> None:
     """A test that the page lists and that holds fails here too: the table has nothing that is not so."""
     words = ["-q", "-n", "0", "--no-cov", "-p", "no:cacheprovider", f"--backend={kind}"]
     files = [str(APP / f"test_{name}.py") for name in FILES] + [str(TESTS / file) for file in BESIDE]
-    ran = subprocess.run(
-        [sys.executable, "-m", "pytest", *words, *files], capture_output=True, text=True, check=False
-    )
+    ran = completed([sys.executable, "-m", "pytest", *words, *files])
     assert ran.returncode == 0, ran.stdout[-4_000:]
     assert "skipped" not in ran.stdout.splitlines()[-1]
 
@@ -128,7 +125,7 @@ def test_a_gateway_runs_over_a_cluster(tmp_path: Path) -> None:
 def test_a_password_in_the_url_is_refused_and_not_shown(backend: str) -> None:
     """So no line that names the backend can show it."""
     words = [str(Path(sys.executable).parent / "weir"), "serve", "--backend", backend]
-    ran = subprocess.run(words, capture_output=True, text=True, check=False)
+    ran = completed(words)
     assert ran.returncode == 2
     assert "the password is in a file, which backend_password_file names" in ran.stderr
     assert "secret" not in ran.stderr + ran.stdout
@@ -149,8 +146,6 @@ def test_a_wait_listens_to_the_database_that_has_the_streams(
 def test_fronts_do_not_go_with_a_backend() -> None:
     """Refused at the start, as wrong usage."""
     words = ["--fronts", "1", "--backend", "redis://127.0.0.1:1", "--port", "0"]
-    ran = subprocess.run(
-        [Path(sys.executable).parent / "weir", "serve", *words], capture_output=True, text=True, check=False
-    )
+    ran = completed([Path(sys.executable).parent / "weir", "serve", *words])
     assert ran.returncode == 2
     assert "fronts share an embedded engine" in ran.stderr

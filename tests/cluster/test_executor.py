@@ -33,7 +33,7 @@ from engine.replies import (
     StreamsRead,
 )
 from tests.cluster.engines import BODY, TIMEOUT_S, AdjustedClock, opened, refused
-from tests.cluster.servers import Backend, BackendServer
+from tests.cluster.servers import Backend, BackendServer, full
 from tests.engine.asking import begin_read, reply_of, reply_to, submit, submit_each, turn_of
 from tests.waiting import until_async
 
@@ -344,12 +344,9 @@ async def test_metadata_are_kept_beside_the_streams(engine: ClusterEngine) -> No
 
 async def test_a_full_server_refuses_to_store(backend: Backend, engine: ClusterEngine) -> None:
     """Reads go on."""
-    backend.call("CONFIG", "SET", "maxmemory", 1)
-    try:
+    with full(backend):
         assert (await refused(engine, types.XAdd(stream="s", bodies=[BODY]))).code == "memory_full"
         assert await reply_to(engine, types.XLen(stream="s")) == 0
-    finally:
-        backend.call("CONFIG", "SET", "maxmemory", 0)
 
 
 async def test_an_outage_is_told_after_a_while_and_ends(own_server: BackendServer) -> None:

@@ -1,7 +1,6 @@
 """What makes room is done at a server that is full: over REST as by Redis's own commands."""
 
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, Final
 
 import httpx
@@ -9,7 +8,7 @@ import pytest
 
 from engine.cluster import ClusterEngine
 from tests.app.conftest import app_on, calling
-from tests.cluster.servers import Backend
+from tests.cluster.servers import Backend, full
 
 S: Final = "/v1/streams/s"
 G: Final = f"{S}/groups/g"
@@ -48,15 +47,6 @@ WAYS: Final[dict[str, tuple[tuple[str, str, Any], Sequence[str]]]] = {
 ABSENT: Final = {"delete what is not there": 404}
 # Redis 7.0 queues nothing without memory, and to change a group and to describe it is a transaction.
 NOT_QUEUED: Final = {"redis": {"resume a group": 507}}
-
-
-@contextmanager
-def full(backend: Backend) -> Iterator[None]:
-    backend.call("CONFIG", "SET", "maxmemory", 1)
-    try:
-        yield
-    finally:
-        backend.call("CONFIG", "SET", "maxmemory", 0)
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ says what to do, once.
 import asyncio
 import json
 import ssl
-import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -26,7 +25,7 @@ from tests.cluster.sentinels import NAME, Sentinel
 from tests.cluster.servers import BackendServer
 from tests.engine.real_redis import PROGRAMS
 from tests.server import free_port
-from tests.waiting import until_async
+from tests.waiting import completed, until_async
 
 LATE_S: Final = 10.0
 OUTAGE_S: Final = 4.0
@@ -92,7 +91,7 @@ def test_the_start_ends_as_wrong_usage(own_server: BackendServer) -> None:
     """With one line that says what to do."""
     url = own_server.url.removesuffix("/0") + "/99"
     words = [str(Path(sys.executable).parent / "weir"), "serve", "--backend", url, "--port", "0"]
-    ran = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+    ran = completed(words, timeout=60)
     assert ran.returncode == 2
     remedy = "name another database in `backend`, or raise `databases` at the server"
     place = f"127.0.0.1:{own_server.port}"

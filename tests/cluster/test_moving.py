@@ -15,7 +15,7 @@ import pytest
 
 from tests.cluster.clusters import primaries
 from tests.server import Server, call, free_port
-from tests.waiting import until
+from tests.waiting import completed, until
 
 STREAM: Final = "orders"
 ENTRIES: Final = f"/v1/streams/{STREAM}/entries"
@@ -86,9 +86,7 @@ def words(source: Place, target: Place, *options: str) -> list[str]:
 
 def copy(source: Place, target: Place, *options: str) -> None:
     """Copy what there is."""
-    ran = subprocess.run(
-        words(source, target, *options), capture_output=True, text=True, timeout=ENDED_S_MAX, check=False
-    )
+    ran = completed(words(source, target, *options), timeout=ENDED_S_MAX)
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 

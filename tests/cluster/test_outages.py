@@ -9,7 +9,7 @@ from engine import EngineError
 from engine.cluster.health import OUTAGE_S_MAX, Trouble
 from engine.commands.types import XAdd, XGroupCreate, XInfoGroups, XLen
 from tests.cluster.engines import BODY, AdjustedClock, opened
-from tests.cluster.servers import Backend, BackendServer
+from tests.cluster.servers import Backend, BackendServer, full
 from tests.engine.asking import reply_of, reply_to
 from tests.server import Server, call
 from tests.waiting import until, until_async
@@ -73,15 +73,12 @@ async def test_a_full_server_is_told(backend: Backend) -> None:
         assert engine.health.full is None
         await reply_to(engine, XAdd(stream="s", bodies=[BODY]))
         await reply_to(engine, XGroupCreate(stream="s", group="g", start=0))
-        backend.call("CONFIG", "SET", "maxmemory", 1)
-        try:
+        with full(backend):
             groups = await reply_of(engine, list, XInfoGroups(stream="s"))
             assert len(groups) == 1
             await until_async(lambda: engine.health.full is not None)
             clock.ahead_s = 2 * OUTAGE_S_MAX
             assert engine.figures().outage is None
-        finally:
-            backend.call("CONFIG", "SET", "maxmemory", 0)
         await until_async(lambda: engine.health.full is None)
         await until_async(lambda: told == [(Trouble.FULL, False), (Trouble.FULL, True)])
 

@@ -147,8 +147,7 @@ def test_two_gateways_and_one_that_is_killed_while_the_group_is_paused(
         assert call(other, "PATCH", group, {"paused": True})[0] == 200
         waiting = pool.submit(take, other, "c", wait=60_000, claim_min_idle_ms=0)
         until(lambda: any(b"c" in row for row in own_server.call("XINFO", "CONSUMERS", "s", "g")))
-        one.kill()
-        one.start()
+        one.restart()
         assert take(one, "d", claim_min_idle_ms=0) == {
             "entries": [],
             "last_delivered_id": died[-1],

@@ -18,7 +18,7 @@ from engine.commands.weir_commands import DescribeEdges, EnsureStream, UpdateStr
 from engine.parts.keeping import Retention
 from engine.replies import Added, Edges, Entries, StreamInfo
 from tests.cluster.engines import opened, refused
-from tests.cluster.servers import Backend, BackendServer
+from tests.cluster.servers import Backend, BackendServer, full
 from tests.engine.asking import reply_of, reply_to, turn_of
 
 BODY = entries.body([("a", "1")])
@@ -125,12 +125,9 @@ async def test_a_full_server_goes_on_counting(backend: Backend, engine: ClusterE
     """Else it would stay full: what goes is known at the end of the count."""
     await add(engine, *seq(*range(1, 6_001)))
     await keep(engine, max_bytes=160_000)
-    backend.call("CONFIG", "SET", "maxmemory", 1)
-    try:
+    with full(backend):
         for _ in range(4):
             await engine.run_request(words.by_script("s", scripts.maintain("s", 0, 0), Lane.GROUP))
-    finally:
-        backend.call("CONFIG", "SET", "maxmemory", 0)
     # Each has 34 bytes.
     assert 160_000 <= len(await kept(engine)) * 34 < 163_000
 
@@ -191,14 +188,11 @@ async def test_at_a_full_server_a_refusal_names_the_stream_that_keeps_all(
     """At each of the ways in: alone, in a turn, one of several."""
     await keep(engine, keep_unacknowledged=is_kept)
     adding = types.XAdd(stream="s", bodies=[BODY])
-    backend.call("CONFIG", "SET", "maxmemory", 1)
-    try:
+    with full(backend):
         alone = await refused(engine, adding)
         each = await ask(engine, Call([adding, adding], How.EACH))
         with pytest.raises(EngineError) as together:
             await turn_of(engine, [adding, adding])
-    finally:
-        backend.call("CONFIG", "SET", "maxmemory", 0)
     for refusal in (alone, *each, together.value):
         assert isinstance(refusal, EngineError)
         assert refusal.code == "memory_full"
@@ -280,13 +274,10 @@ async def test_at_a_full_server_retention_makes_room(
     await add(engine, *seq(1, 2, 3), body=LARGE)
     await keep(engine, **limit)
     backend.call("DEL", LEASE)
-    backend.call("CONFIG", "SET", "maxmemory", 1)
-    try:
+    with full(backend):
         await engine.maintenance.step()
         assert len(await kept(engine)) < 3
         await engine.maintenance.step()
-    finally:
-        backend.call("CONFIG", "SET", "maxmemory", 0)
 
 
 def test_what_a_change_expects_is_all_that_a_stream_shows() -> None:

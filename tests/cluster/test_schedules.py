@@ -24,7 +24,7 @@ from engine.keyspace import CAPS_DEFAULT
 from engine.recurrence import NEVER_MS, Rule
 from engine.replies import Dropped, Entries, Listing, ScheduleInfo, SchedulePage, ScheduleSet
 from tests.cluster.engines import opened, refused
-from tests.cluster.servers import Backend, BackendServer
+from tests.cluster.servers import Backend, BackendServer, full
 from tests.engine.asking import reply_of, reply_to
 from tests.server import Server, call
 from tests.waiting import until, until_async
@@ -259,13 +259,10 @@ async def test_what_is_late_is_counted_as_late(backend: Backend) -> None:
     """By the round, at whichever gateway; no longer once it has come."""
     async with opened(backend) as one, opened(backend) as other:
         await reply_to(one, setting("a", in_ms=200))
-        backend.call("CONFIG", "SET", "maxmemory", 1)
-        try:
+        with full(backend):
             await until_async(
                 lambda: min(one.figures().schedules_late_s, other.figures().schedules_late_s) > 0.5
             )
-        finally:
-            backend.call("CONFIG", "SET", "maxmemory", 0)
         await until_async(lambda: (one.figures().schedules, one.figures().schedules_late_s) == (0, 0))
         assert await values(other) == ["a"]
 
@@ -273,12 +270,9 @@ async def test_what_is_late_is_counted_as_late(backend: Backend) -> None:
 async def test_what_is_due_waits_for_room(backend: Backend, engine: ClusterEngine) -> None:
     """A full server refuses it, and nothing of it is lost."""
     await reply_to(engine, setting("a", in_ms=200))
-    backend.call("CONFIG", "SET", "maxmemory", 1)
-    try:
+    with full(backend):
         await asyncio.sleep(0.5)
         assert await values(engine) == []
-    finally:
-        backend.call("CONFIG", "SET", "maxmemory", 0)
     assert await until_there_are(engine, 1) == ["a"]
 
 
@@ -300,8 +294,7 @@ def test_none_is_lost_and_none_comes_twice_as_gateways_are_killed(
             before = own_server.call("XLEN", "s")
             until(lambda before=before: own_server.call("XLEN", "s") > before)
             dying = (one, other)[turn % 2]
-            dying.kill()
-            dying.start()
+            dying.restart()
         wanted = Counter(f"{t}-{p}-{n}" for t in range(rounds) for p in range(2) for n in range(batch))
         until(lambda: own_server.call("XLEN", "s") >= len(wanted))
         assert not own_server.call("EXISTS", auxiliary_key("s", "s"))

@@ -116,8 +116,7 @@ def kill(server: Server, times: int, life_s: tuple[float, float]) -> None:
     """Kill it at random moments, and start it again."""
     for _ in range(times):
         time.sleep(random.uniform(*life_s))
-        server.kill()
-        server.start()
+        server.restart()
 
 
 def ask(

@@ -60,8 +60,7 @@ def test_a_crash_loop_at_the_start_loses_nothing(tmp_path: Path) -> None:
         server.start()
         check(server.port, journal)
         sizes = {path.name: path.stat().st_size for path in (tmp_path / "data").iterdir()}
-        server.kill()
-        server.start()
+        server.restart()
         after = {path.name: path.stat().st_size for path in (tmp_path / "data").iterdir()}
         assert sizes.keys() == after.keys()
 

@@ -109,8 +109,7 @@ def test_killed_workers_and_gateways_keep_the_order_of_each_key(tmp_path: Path) 
                 enough = TASKS * (kill + 1) // (KILLS + 1)
                 until(lambda enough=enough: journal.read() >= enough, f"kill {kill}")
                 if kill % 3 == 0:
-                    server.kill()
-                    server.start()
+                    server.restart()
                 else:
                     name, via = workers.kill()
                     workers.start(name if kill % 3 == 1 else f"{name}x", via)

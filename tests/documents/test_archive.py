@@ -1,7 +1,6 @@
 """docs/archive.md: its programs and commands, on an archive that is made without Spark."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from tests.documents.programs import programs
 from tests.documents.shell import run_steps
 from tests.server import Server
 from tests.spark.table.making import Maker, key_of
+from tests.waiting import completed
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = (ROOT / "docs" / "archive.md").read_text()
@@ -51,7 +51,7 @@ def test_programs_end_as_they_should_while_threads_free_files(tmp_path: Path) ->
     for name, program in programs(DOCUMENT).items():
         (tmp_path / name).write_text(program)
         command = [sys.executable, "-c", _SLOW, name]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        done = completed(command, cwd=tmp_path)
         ended[name] = done.returncode, done.stdout, done.stderr
     said = dict.fromkeys(ended, (0, "3 3\n", "")) | {"with_deletions.py": (0, "visits 5-1\n", "")}
     assert ended == said

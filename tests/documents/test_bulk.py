@@ -51,8 +51,7 @@ def test_each_line_is_written_and_read_once(server: Server, place: Path) -> None
     writer = write(place, server, 1)
     for _ in range(KILLS):
         time.sleep(0.3)
-        server.kill()
-        server.start()
+        server.restart()
     assert writer.wait(DONE_S_MAX) == 0, (place / "writer.py.log").read_text()
     assert write(place, server, 1).wait(DONE_S_MAX) == 0
     first = read(place, server)

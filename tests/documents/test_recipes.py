@@ -169,8 +169,7 @@ def test_a_live_page_shows_what_any_worker_took(server: Server, tmp_path: Path) 
             assert httpx.post(f"{url}/orders", json={"item": f"item {number}"}).status_code == 201
         last, items = _events(url, 8)
         assert items == [f"item {number}" for number in range(8)]
-        server.kill()
-        server.start()
+        server.restart()
         httpx.post(f"{url}/orders", json={"item": "away"}, timeout=30)
         assert _events(url, 1, {"last-event-id": last})[1] == ["away"]
 

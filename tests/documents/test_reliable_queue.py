@@ -119,8 +119,7 @@ def _torment(crew: Crew, server: Server) -> None:
         crew.start(*crew.kill(dice.randrange(len(NAMES))))
         crew.revive()
         if number == KILLS // 2:
-            server.kill()
-            server.start()
+            server.restart()
 
 
 def _until_over(http: httpx.Client, crew: Crew) -> None:

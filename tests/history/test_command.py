@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 from tests.spark.archive_tables import Maker
+from tests.waiting import completed
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
     """The command, which ends by itself."""
     command = [sys.executable, "-m", "weir", "history", "serve", *words]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    return completed(command, timeout=60)
 
 
 @pytest.mark.parametrize(

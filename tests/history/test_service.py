@@ -4,7 +4,6 @@ import asyncio
 import json
 import shutil
 import stat
-import subprocess
 import sys
 import threading
 import time
@@ -27,6 +26,7 @@ from pyspark_weir.table.ranges import StreamKey
 from tests.caching import is_asked_about
 from tests.history.served import Answer, Served
 from tests.spark.archive_tables import GATEWAY, GENERATION, Maker
+from tests.waiting import completed
 
 Serve = Callable[..., Served]
 
@@ -164,12 +164,8 @@ def test_a_table_that_another_program_has_changed_is_read_or_refused_in_words(
     _require_a_value(maker, "note")
     refused = wait_for(lambda: served.page("orders", GENERATION, end="9-0"), 503)
     assert "must have a value (note)" in refused.json["detail"]
-    starting = subprocess.run(
-        [sys.executable, "-m", "weir", "history", "serve", "--archive", maker.root.base],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
+    starting = completed(
+        [sys.executable, "-m", "weir", "history", "serve", "--archive", maker.root.base], timeout=60
     )
     assert starting.returncode == 3
     assert "use the version of Weir that wrote it" in starting.stderr

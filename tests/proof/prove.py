@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 from tests.proof.bugs import BUGS, controls
 from tests.proof.planting import FOUND, NOT_PLANTED, NOTHING_FOUND, ROOT
+from tests.waiting import completed
 
 CHILD_S_MAX: Final = 120.0
 TIMED_OUT: Final = -1
@@ -38,7 +39,7 @@ def trial(name: str, s_max: float = CHILD_S_MAX) -> Trial:
     begun = time.monotonic()
     command = [sys.executable, "-m", "tests.proof.planting", name]
     try:
-        child = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True, timeout=s_max)
+        child = completed(command, cwd=ROOT, timeout=s_max)
     except subprocess.TimeoutExpired:
         return Trial(name, TIMED_OUT, time.monotonic() - begun, f"it took longer than {s_max:g} s")
     lines = child.stderr.strip().splitlines()

@@ -250,8 +250,7 @@ def test_a_full_disk_refuses_and_recovers(fsync: str, tmp_path: Path) -> None:
                 assert call("GET", f"{STREAM}/entries?count=1")[0] == 200
                 acks = (call("POST", f"{STREAM}/groups/g/ack", {"ids": [one]})[0] for one in given[:20])
                 assert 507 in acks, "an acknowledgement is a write too"
-            server.kill()
-            server.start()
+            server.restart()
             assert set(given) <= _ids(server)
             with client(server.port) as call:
                 assert call("POST", f"{STREAM}/entries", FULL_BODY)[0] == 507

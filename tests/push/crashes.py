@@ -96,8 +96,7 @@ async def run(place: Path, entries: int, kills: int, order: str = "none") -> Fou
                         )
                         victim = dice.randrange(PUSHERS + 1)
                         if victim == PUSHERS:
-                            await asyncio.to_thread(server.kill)
-                            await asyncio.to_thread(server.start)
+                            await asyncio.to_thread(server.restart)
                         else:
                             pushers.start(*pushers.kill(victim))
                     await publishing

@@ -2,7 +2,6 @@
 
 import base64
 import json
-import subprocess
 import time
 from datetime import datetime
 from pathlib import Path
@@ -15,6 +14,7 @@ from cloudevents.core.bindings import http as binding
 from cloudevents.core.formats.json import JSONFormat
 
 from tests.app.senders import WHSEC
+from tests.waiting import completed
 from weir.entries import Entry
 from weir.push.messages import Format, Message, NoDataError, message_of
 
@@ -56,7 +56,7 @@ def test_foreign_libraries_verify_it() -> None:
         standardwebhooks.Webhook(WHSEC).verify(sent.body.replace(b"Graz", b"Grax"), headers)
     given = json.dumps([WHSEC, headers, base64.b64encode(sent.body).decode()])
     words = ["node", "--input-type=module", "-e", VERIFY, given]
-    ran = subprocess.run(words, cwd=SDK, capture_output=True, text=True, check=False)
+    ran = completed(words, cwd=SDK)
     assert ran.returncode == 0, ran.stderr
     assert json.loads(ran.stdout) == [{"city": "Graz", "note": "ä"}] * 2
 

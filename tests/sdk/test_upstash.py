@@ -1,6 +1,5 @@
 """Clients that speak "Redis over REST" work when pointed at the command API: Python's and npm's."""
 
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ import pytest
 from upstash_redis import Redis
 
 from tests.server import Server, server_of
+from tests.waiting import completed
 
 HERE = Path(__file__).parent
 
@@ -68,11 +68,5 @@ def test_the_python_client_pipelines(client: Any) -> None:
 
 def test_the_npm_client_works(server: Server) -> None:
     """@upstash/redis does the same in JavaScript: the script asserts, and says so at its end."""
-    ran = subprocess.run(
-        ["node", str(HERE / "upstash.mjs"), f"{server.url}/v1/commands"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    ran = completed(["node", str(HERE / "upstash.mjs"), f"{server.url}/v1/commands"], timeout=60)
     assert (ran.returncode, ran.stdout.splitlines()[-1:]) == (0, ["all agree"]), ran.stderr

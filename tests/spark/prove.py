@@ -362,8 +362,7 @@ class Killer:
         return False
 
     def _kill_gateway(self) -> bool:
-        self._server.kill()
-        self._server.start()
+        self._server.restart()
         return True
 
     def _stall(self) -> bool:

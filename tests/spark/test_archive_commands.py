@@ -5,7 +5,6 @@ Knows: the commands as they are typed. Must never know: how an archive is read.
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from pyspark_weir.gateway import GatewayAccess, GatewayClient
 from pyspark_weir.table.table import ArchiveTable
 from tests.server import Server
 from tests.spark.table.making import Maker, key_of
+from tests.waiting import completed
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ finally:
 def refused_before_spark(*arguments: str) -> str:
     """What the command says, on one line."""
     program = [sys.executable, "-c", _WITHOUT_SPARK, *arguments]
-    ran = subprocess.run(program, capture_output=True, text=True, check=False)
+    ran = completed(program)
     assert (ran.returncode, ran.stdout) == (1, "None\n"), ran.stderr
     return " ".join(ran.stderr.split())
 

@@ -18,6 +18,7 @@ from pyspark_weir.cli.arguments import QueryArguments, StreamArguments
 from pyspark_weir.errors import OptionError
 from pyspark_weir.progress import BatchProgress, StreamLag
 from pyspark_weir.running import Summary
+from tests.waiting import completed
 
 ROOT = Path(__file__).parents[2]
 _ended_s_max = 60.0
@@ -26,9 +27,7 @@ _ended_s_max = 60.0
 def _run(*command: str, cwd: str | None = None) -> subprocess.CompletedProcess[str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("WEIR_")}
     environment = kept | {"PYTHONPATH": str(ROOT), "COLUMNS": "120", "TERM": "dumb"}
-    return subprocess.run(
-        command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=_ended_s_max, check=False
-    )
+    return completed(command, cwd=cwd, env=environment, timeout=_ended_s_max)
 
 
 def test_one_command_line_has_two_names() -> None:

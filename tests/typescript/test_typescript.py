@@ -17,6 +17,7 @@ from tests.cluster.clusters import server_words
 from tests.cluster.servers import BackendServer
 from tests.history.room import STREAM, Room
 from tests.server import Server
+from tests.waiting import completed
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -28,9 +29,7 @@ IMPORTED = re.compile(r'from "(\.[^"]+)"').findall
 
 def tsc(*arguments: str) -> None:
     """Compile; the compiler's errors are the assertion's text."""
-    ended = subprocess.run(
-        ["node", str(MODULES / ".bin" / "tsc"), *arguments], capture_output=True, text=True, check=False
-    )
+    ended = completed(["node", str(MODULES / ".bin" / "tsc"), *arguments])
     assert ended.returncode == 0, ended.stdout
 
 
@@ -62,13 +61,10 @@ def test_one_cursor_goes_from_the_archive_into_the_stream(client_module: Path, t
         assert room.archiver.trim() == 10
         room.served.start()
         all_ids += room.publish(*"abc")
-        ended = subprocess.run(
+        ended = completed(
             ["node", str(HERE / "archived.mjs")],
             env=environment(room.gateway, client_module, WEIR_COUNT=str(len(all_ids)), WEIR_EARLY=early),
-            capture_output=True,
-            text=True,
             timeout=NODE_S_MAX,
-            check=False,
         )
     finally:
         room.close()
@@ -124,12 +120,9 @@ def test_it_has_no_dependencies() -> None:
 def run_tests(program: str, client_module: Path, data: Path) -> None:
     """Tests in JavaScript, beside a gateway; their report is the assertion's text."""
     with Server(data) as server:
-        ended = subprocess.run(
+        ended = completed(
             ["node", "--test", "--test-reporter=tap", str(HERE / program)],
             env=environment(server, client_module),
-            capture_output=True,
-            text=True,
-            check=False,
             timeout=NODE_S_MAX,
         )
     assert ended.returncode == 0, ended.stdout
@@ -160,8 +153,7 @@ def test_in_node_a_worker_and_a_tail_outlive_kills_of_the_gateway(
         assert program.stdout is not None
         for line in program.stdout:
             if line == "kill\n":
-                server.kill()
-                server.start()
+                server.restart()
             else:
                 found = json.loads(line)
         ends.cancel()
@@ -175,7 +167,7 @@ def test_in_node_a_worker_and_a_tail_outlive_kills_of_the_gateway(
 def test_ends_and_backoffs_are_the_same_over_a_backend(client_module: Path, tmp_path: Path) -> None:
     names = "a tail ends with its stream|once its group is drained|comes back after its backoff"
     with BackendServer(tmp_path) as backend, Server(tmp_path / "data", *server_words(backend)) as server:
-        ended = subprocess.run(
+        ended = completed(
             [
                 "node",
                 "--test",
@@ -185,9 +177,6 @@ def test_ends_and_backoffs_are_the_same_over_a_backend(client_module: Path, tmp_
             ],
             env=environment(server, client_module),
             timeout=NODE_S_MAX,
-            capture_output=True,
-            text=True,
-            check=False,
         )
     assert ended.returncode == 0, ended.stdout
     assert "# pass 5" in ended.stdout

@@ -19,6 +19,7 @@ import redis
 from tests.app.resp.workers import HOST, KINDS, KINDS_BY_HAND, Open, Worker
 from tests.proof.machine import needs
 from tests.server import Server, free_port
+from tests.waiting import completed
 
 BLOCK_MS = 20_000
 LATE_S = 30.0
@@ -135,7 +136,7 @@ def test_redis_cli_pipes(protocol: str, port: int, gateway: redis.Redis) -> None
 @pytest.mark.parametrize("options", [(), ("-3",), ("-P", "16"), ("--threads", "2")])
 def test_redis_benchmark_runs(options: tuple[str, ...], port: int, gateway: redis.Redis) -> None:
     """All its commands are run."""
-    ran = subprocess.run(
+    ran = completed(
         [
             "redis-benchmark",
             "-p",
@@ -152,10 +153,7 @@ def test_redis_benchmark_runs(options: tuple[str, ...], port: int, gateway: redi
             "a",
             "b",
         ],
-        capture_output=True,
         timeout=LATE_S,
-        text=True,
-        check=False,
     )
     assert (ran.returncode, "requests per second" in ran.stdout) == (0, True), ran.stderr
     assert gateway.xlen("jobs") == 640

@@ -31,8 +31,7 @@ def test_tokens_arrive_once_and_in_order_over_kills(live: str, tmp_path: Path) -
         )
         for _ in range(2):
             time.sleep(0.7)
-            server.kill()
-            server.start()
+            server.restart()
         printed, said = client.communicate(timeout=CLIENT_S_MAX)
     assert client.returncode == 0, said
     assert json.loads(printed) == list(range(COUNT)), said

@@ -103,8 +103,7 @@ def test_tokens_arrive_once_and_in_order_over_kills(
             thread.start()
         for count in (COUNT // 3, 2 * COUNT // 3):
             until(lambda count=count: len(read) > count, "tokens are read")
-            server.kill()
-            server.start()
+            server.restart()
         for thread in threads:
             thread.join(CLIENT_S_MAX)
     assert read == list(range(COUNT))

@@ -1,7 +1,6 @@
 """A session is opened as a laptop needs it, and its workers find the pipeline."""
 
 import os
-import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -9,6 +8,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 import pyspark_weir
+from tests.waiting import completed
 
 ROOT = Path(__file__).parents[3]
 _started_s_max = 300.0
@@ -50,15 +50,7 @@ def test_the_java_that_the_extra_brings_is_enough(tmp_path: Path) -> None:
         "XDG_CACHE_HOME": str(tmp_path / "cache"),
     }
     environment.pop("JAVA_HOME", None)
-    ran = subprocess.run(
-        [sys.executable, "-c", _PROGRAM],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=_started_s_max,
-        check=False,
-    )
+    ran = completed([sys.executable, "-c", _PROGRAM], cwd=tmp_path, env=environment, timeout=_started_s_max)
     assert ran.returncode == 0, ran.stderr
     assert ran.stderr == "", "nothing that Spark warns of stands between a job's lines"
     said = dict(line.split(" ", 1) for line in ran.stdout.splitlines())
