@@ -3,6 +3,7 @@
 Knows: how an application is put together for a test. Must never know: what is tested.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from typing import Any
 
@@ -56,6 +57,12 @@ async def call(http: httpx.AsyncClient, *words: str) -> Any:
     """A reply of the command API."""
     answer = (await http.post("/v1/commands", json=list(words))).json()
     return answer.get("result", answer.get("error"))
+
+
+async def until_waiting(engine: EngineProtocol, reads: int = 1) -> None:
+    """Let things happen until so many reads wait."""
+    while engine.figures().waiting < reads:  # noqa: ASYNC110 - the engine has no event for it
+        await asyncio.sleep(0)
 
 
 def refusal(answer: httpx.Response) -> tuple[int, str]:
@@ -122,11 +129,9 @@ async def engine(backend: Backend | None) -> AsyncIterator[EngineProtocol]:
         yield cluster
         await cluster.close()
         return
-    engine = Engine.open(None, clock=SystemClock())
-    await engine.start()
-    yield engine
-    engine.check()
-    await engine.close()
+    async with Engine.open(None, clock=SystemClock()) as engine:
+        yield engine
+        engine.check()
 
 
 @pytest.fixture

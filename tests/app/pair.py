@@ -69,13 +69,11 @@ class Served:
     async def _run(self) -> None:
         self._loop = asyncio.get_running_loop()
         fsync: Fsync = "always" if self._always else "everysec"
-        engine = Engine.open(self.storage, clock=OneMoment(), fsync=fsync)
-        await engine.start()
-        self.app.life.open(engine)
-        self._loop.call_soon(self._ready.set)
-        await self.server.serve(self._listener)
-        engine.check()
-        await engine.close()
+        async with Engine.open(self.storage, clock=OneMoment(), fsync=fsync) as engine:
+            self.app.life.open(engine)
+            self._loop.call_soon(self._ready.set)
+            await self.server.serve(self._listener)
+            engine.check()
 
     def start(self) -> None:
         self._thread.start()

@@ -179,12 +179,8 @@ Opening = Callable[[HandClock], AbstractAsyncContextManager[EngineProtocol]]
 @asynccontextmanager
 async def embedded(clock: HandClock) -> AsyncIterator[EngineProtocol]:
     """An engine in this process, without a disk."""
-    engine = Engine.open(None, clock=clock)
-    await engine.start()
-    try:
+    async with Engine.open(None, clock=clock) as engine:
         yield engine
-    finally:
-        await engine.close()
 
 
 @asynccontextmanager

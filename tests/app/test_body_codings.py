@@ -150,19 +150,17 @@ def test_a_frame_may_not_ask_for_more_memory_than_a_coding_needs() -> None:
 async def test_rates_count_decoded_bytes() -> None:
     """As many as the plain body has; a refused one stores nothing."""
     clock = HandClock()
-    engine = Engine.open(None, clock=clock)
-    await engine.start()
-    settings = Settings(log_requests="none", rate_bytes="1000/s burst 4000")
-    app = app_on(engine, settings, clock)
-    body = gzip.compress(b'{"a":"%b"}' % (b"x" * 3_000))
-    async with calling(app) as http:
-        stored = await post(http, body, "gzip")
-        assert stored.status_code == 201
-        refused = await post(http, body, "gzip")
-        assert (refused.status_code, refused.json()["code"]) == (429, "rate_limited")
-        clock.pass_ms(10_000)
-        assert len(await fields(http)) == 1
-    await engine.close()
+    async with Engine.open(None, clock=clock) as engine:
+        settings = Settings(log_requests="none", rate_bytes="1000/s burst 4000")
+        app = app_on(engine, settings, clock)
+        body = gzip.compress(b'{"a":"%b"}' % (b"x" * 3_000))
+        async with calling(app) as http:
+            stored = await post(http, body, "gzip")
+            assert stored.status_code == 201
+            refused = await post(http, body, "gzip")
+            assert (refused.status_code, refused.json()["code"]) == (429, "rate_limited")
+            clock.pass_ms(10_000)
+            assert len(await fields(http)) == 1
 
 
 async def test_memory_is_held_for_what_is_decoded(engine: Engine) -> None:

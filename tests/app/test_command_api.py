@@ -11,7 +11,7 @@ import pytest
 from app.redis import bodies
 from engine import Engine, EngineProtocol, SystemClock
 from engine.storage.memory import MemoryStorage
-from tests.app.conftest import app_on, calling
+from tests.app.conftest import app_on, calling, until_waiting
 from tests.bounds import bounded
 from tests.engine.clocks import HandClock
 
@@ -99,8 +99,7 @@ async def test_the_commands_of_a_pipeline_wait_no_longer_together_than_one_may(
     rows = [["XREAD", "BLOCK", 60_000, "STREAMS", stream, "$"] for stream in ("a", "b")]
     async with calling(app) as http, asyncio.timeout(20):
         reading = asyncio.create_task(http.post(PIPELINE, json=rows))
-        while not engine.figures().waiting:  # noqa: ASYNC110 - the engine has no event for it
-            await asyncio.sleep(0)
+        await until_waiting(engine)
         clock.pass_ms(settings.wait_ms_max)
         await http.post("/v1/streams/a/entries", json={"id": "1-0", "fields": {"f": "v"}})
         assert (await reading).json() == [{"result": [["a", [["1-0", ["f", "v"]]]]]}, {"result": None}]

@@ -32,11 +32,9 @@ def clock() -> HandClock:
 async def engine(clock: HandClock) -> AsyncIterator[Engine]:
     """An engine whose second passes when the test says so."""
     clock.drive(asyncio.get_running_loop())
-    engine = Engine.open(None, clock=clock)
-    await engine.start()
-    yield engine
-    engine.check()
-    await engine.close()
+    async with Engine.open(None, clock=clock) as engine:
+        yield engine
+        engine.check()
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from app.main import App
 from app.settings import Settings
 from engine import Engine
 from engine.commands.types import Cursor
-from tests.app.conftest import app_on, calling
+from tests.app.conftest import app_on, calling, until_waiting
 from tests.app.following import wait_for
 from tests.app.policies import FixedPolicy, principal_with
 from tests.bounds import bounded
@@ -164,8 +164,7 @@ async def test_a_long_poll_ends_with_its_stream(http: httpx.AsyncClient, app: Ap
         made = await http.put(path, headers=_JSON, content="[1]")
         offset = made.headers["stream-next-offset"]
         waiting = asyncio.create_task(http.get(f"{path}?offset={offset}&live=long-poll"))
-        while not app.gateway.engine.figures().waiting:  # noqa: ASYNC110 - the engine has no event for it
-            await asyncio.sleep(0)
+        await until_waiting(app.gateway.engine)
         closed = await http.post(path, headers={**_JSON, "stream-closed": "true"}, content=content)
         answer = await waiting
         assert (answer.status_code, answer.content) == (status, content)

@@ -23,11 +23,11 @@ SETTINGS: Final = bounded(log_requests="none", durable_streams=True, durable_lon
 @asynccontextmanager
 async def gateway(storage: MemoryStorage, clock: HandClock) -> AsyncIterator[httpx.AsyncClient]:
     """One on this log."""
-    engine = Engine.open(storage, clock=clock)
-    await engine.start()
-    async with calling(app_on(engine, SETTINGS, clock)) as http:
+    async with (
+        Engine.open(storage, clock=clock) as engine,
+        calling(app_on(engine, SETTINGS, clock)) as http,
+    ):
         yield http
-    await engine.close()
 
 
 async def append(http: httpx.AsyncClient, clock: HandClock, message: int) -> str:

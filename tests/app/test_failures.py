@@ -101,18 +101,16 @@ async def watched(tmp_path: Path) -> Any:
     )
     policy = await asyncio.to_thread(policy_of, settings, clock)
     limit = (resident_bytes() or 0) + ROOM_BYTES
-    engine = Engine.open(storage, clock=clock, fsync="always", caps=Caps(memory_bytes_max=limit))
-    await engine.start()
-    application = app_on(engine, settings, clock, policy=policy)
-    headers = {"authorization": f"Bearer {TOKEN}"}
-    transport = httpx.ASGITransport(application)
-    async with httpx.AsyncClient(transport=transport, base_url=BASE, headers=headers) as http:
-        watched = Watched(application, engine, storage, http)
-        watched.clock = clock
-        with capture_logs() as watched.lines:
-            yield watched
-    storage.space_bytes = PLENTY_BYTES
-    await engine.close()
+    async with Engine.open(storage, clock=clock, fsync="always", caps=Caps(memory_bytes_max=limit)) as engine:
+        application = app_on(engine, settings, clock, policy=policy)
+        headers = {"authorization": f"Bearer {TOKEN}"}
+        transport = httpx.ASGITransport(application)
+        async with httpx.AsyncClient(transport=transport, base_url=BASE, headers=headers) as http:
+            watched = Watched(application, engine, storage, http)
+            watched.clock = clock
+            with capture_logs() as watched.lines:
+                yield watched
+        storage.space_bytes = PLENTY_BYTES
 
 
 async def test_nothing_fails_at_first(watched: Watched) -> None:

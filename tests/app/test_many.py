@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from app.main import App
-from tests.app.conftest import refusal, store
+from tests.app.conftest import refusal, store, until_waiting
 
 READ = "/v1/read"
 PUBLISH = "/v1/publish"
@@ -105,8 +105,7 @@ async def test_a_wait_ends_with_the_first_stream_that_has_something(app: App, tw
     """The others come with their cursors, resolved."""
     body = {"streams": {"a": "$", "b": "$"}, "wait": 5000}
     waiting = asyncio.ensure_future(two.post(READ, json=body))
-    while not app.gateway.engine.figures().waiting:  # noqa: ASYNC110 - the engine has no event for it
-        await asyncio.sleep(0)
+    await until_waiting(app.gateway.engine)
     await two.post("/v1/streams/b/entries", json={"id": "7-0", "fields": {"x": "y"}})
     answer = await waiting
     assert ids(answer) == {"a": [], "b": ["7-0"]}

@@ -37,12 +37,10 @@ async def serving(
 ) -> AsyncIterator[tuple[httpx.AsyncClient, Engine, App]]:
     """A gateway with these settings, in this process."""
     caps = Caps(memory_bytes_max=1 << 40, memory_bytes_soft=1 << 39)
-    engine = Engine.open(storage, clock=SystemClock(), fsync="always", caps=caps)
-    await engine.start()
-    app = app_on(engine, Settings(log_requests="none", **settings))
-    async with calling(app) as http:
-        yield http, engine, app
-    await engine.close()
+    async with Engine.open(storage, clock=SystemClock(), fsync="always", caps=caps) as engine:
+        app = app_on(engine, Settings(log_requests="none", **settings))
+        async with calling(app) as http:
+            yield http, engine, app
 
 
 async def add(engine: Engine, stream: str, count: int = 1) -> None:

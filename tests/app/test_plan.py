@@ -14,7 +14,7 @@ from app.main import App
 from engine import Call, Done, Replies
 from engine.commands.weir_commands import Plan
 from engine.replies import Planned
-from tests.app.conftest import store
+from tests.app.conftest import store, until_waiting
 from tests.app.test_waits import WaitingClient
 from tests.turns import longest_turn_s
 
@@ -74,8 +74,7 @@ async def test_a_plan_waits_for_what_comes(app: App, two: httpx.AsyncClient) -> 
     """And answers then; nothing is blocked any more."""
     body = {"streams": {"a:1": "5-0", "c": "0"}, "wait": 5_000}
     waiting = asyncio.ensure_future(plan(two, body))
-    while not app.gateway.engine.figures().waiting:  # noqa: ASYNC110 - the engine has no event for it
-        await asyncio.sleep(0)
+    await until_waiting(app.gateway.engine)
     await two.post("/v1/streams/c/entries", json={"fields": {"n": "1"}})
     result = await waiting
     assert {name: one["count"] for name, one in result["streams"].items()} == {"a:1": 0, "c": 1}
@@ -147,8 +146,7 @@ async def test_a_plan_of_many_streams_waits_as_one(
     monkeypatch.setattr(planning, "STREAMS_PER_TURN", 2)
     body = {"streams": {f"s{number}": "0" for number in range(5)}, "wait": 5_000, "max_entries": 1}
     waiting = asyncio.ensure_future(plan(http, body))
-    while not app.gateway.engine.figures().waiting:  # noqa: ASYNC110 - the engine has no event for it
-        await asyncio.sleep(0)
+    await until_waiting(app.gateway.engine)
     assert app.gateway.engine.figures().waiting == 1
     await http.post("/v1/streams/s4/entries", json={"fields": {"n": "1"}})
     assert (await waiting)["streams"]["s4"]["count"] == 1
@@ -176,8 +174,7 @@ async def test_a_waiting_pattern_hears_of_new_streams(app: App, two: httpx.Async
     known = {"a:1": "5-0", "a:2": "1-0"}
     began = time.monotonic()
     waiting = asyncio.ensure_future(plan(two, {"streams": known, "pattern": pattern, "wait": 5_000}))
-    while not app.gateway.engine.figures().waiting:  # noqa: ASYNC110 - the engine has no event for it
-        await asyncio.sleep(0)
+    await until_waiting(app.gateway.engine)
     await two.post("/v1/streams/newx/entries", json={"fields": {"n": "1"}})
     assert (await waiting)["streams"]["newx"]["count"] == 1
     assert time.monotonic() - began < 3
@@ -191,8 +188,7 @@ async def test_a_plan_that_waited_is_made_a_few_streams_at_a_time(
     names = [f"s{number}" for number in range(5)]
     body = {"streams": dict.fromkeys(names, "0"), "wait": 5_000, "max_entries": 10, "parts": 4}
     waiting = asyncio.ensure_future(plan(http, body))
-    while not app.gateway.engine.figures().waiting:  # noqa: ASYNC110 - the engine has no event for it
-        await asyncio.sleep(0)
+    await until_waiting(app.gateway.engine)
     ran: list[Plan] = []
     send = app.gateway.engine.send
 

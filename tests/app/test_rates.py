@@ -115,20 +115,18 @@ async def test_what_a_request_costs(what: str) -> None:
     """A batch costs its entries, a pipeline its commands, everything else one."""
     cost, method, path, body = COSTS[what]
     clock = HandClock()
-    engine = Engine.open(None, clock=clock)
-    await engine.start()
-    app = limited(engine, clock, **SLOW)
-    async with calling(app, "192.0.2.1") as http:
-        answering = asyncio.create_task(http.request(method, path, json=body))
-        if "wait" in path:
-            for _ in range(50):
-                await asyncio.sleep(0.001)
-                clock.pass_ms(1)
-        answer = await answering
-        again = await http.get("/v1/streams/s/entries")
-    assert left(answer) == 10 - cost, answer.text
-    assert left(again) == 9 - cost
-    await engine.close()
+    async with Engine.open(None, clock=clock) as engine:
+        app = limited(engine, clock, **SLOW)
+        async with calling(app, "192.0.2.1") as http:
+            answering = asyncio.create_task(http.request(method, path, json=body))
+            if "wait" in path:
+                for _ in range(50):
+                    await asyncio.sleep(0.001)
+                    clock.pass_ms(1)
+            answer = await answering
+            again = await http.get("/v1/streams/s/entries")
+        assert left(answer) == 10 - cost, answer.text
+        assert left(again) == 9 - cost
 
 
 async def test_a_batch_that_there_is_no_room_for_changes_and_costs_nothing(engine: Engine) -> None:

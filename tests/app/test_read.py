@@ -6,6 +6,7 @@ import httpx
 import pytest
 
 from app.main import App
+from tests.app.conftest import until_waiting
 
 ENTRIES = "/v1/streams/s/entries"
 
@@ -177,8 +178,7 @@ async def test_a_gap_is_reported_or_fails(five: httpx.AsyncClient) -> None:
 async def test_a_waiting_read_gets_what_comes(app: App, http: httpx.AsyncClient) -> None:
     """A long-poll after `$` answers when an entry arrives; `next` goes on behind it."""
     waiting = asyncio.ensure_future(http.get(ENTRIES + "?after=$&wait=5000"))
-    while not app.gateway.engine.figures().waiting:  # noqa: ASYNC110 - the engine has no event for it
-        await asyncio.sleep(0)
+    await until_waiting(app.gateway.engine)
     await http.post(ENTRIES, json={"id": "9-0", "fields": {"a": "1"}})
     assert (await waiting).json() == {
         "entries": [{"id": "9-0", "fields": {"a": "1"}}],

@@ -185,16 +185,14 @@ async def test_what_is_missing_is_reported(dead: httpx.AsyncClient) -> None:
 @pytest.mark.parametrize(("streams", "status"), [(["s"], 403), (["dead"], 403), (["s", "dead"], 200)])
 async def test_both_streams_must_be_writable(streams: list[str], status: int) -> None:
     """Letters are deleted from one, copies are appended to the other."""
-    engine = Engine.open(None, clock=SystemClock())
-    await engine.start()
-    settings = Settings(log_requests="none")
-    writer = principal_with("read,consume,manage:*", *(f"write:{stream}" for stream in streams))
-    app = app_on(engine, settings, policy=FixedPolicy(writer))
-    policy = {"dead_letter_stream": "dead"}
-    await reply_to(engine, EnsureGroup(stream="s", group="g", start=0, mkstream=True, policy=policy))
-    async with client_of(app) as http:
-        assert (await http.post(REDRIVE, json={})).status_code == status
-    await engine.close()
+    async with Engine.open(None, clock=SystemClock()) as engine:
+        settings = Settings(log_requests="none")
+        writer = principal_with("read,consume,manage:*", *(f"write:{stream}" for stream in streams))
+        app = app_on(engine, settings, policy=FixedPolicy(writer))
+        policy = {"dead_letter_stream": "dead"}
+        await reply_to(engine, EnsureGroup(stream="s", group="g", start=0, mkstream=True, policy=policy))
+        async with client_of(app) as http:
+            assert (await http.post(REDRIVE, json={})).status_code == status
 
 
 async def test_one_call_puts_back_a_hundred_where_more_are_asked_for(http: httpx.AsyncClient) -> None:

@@ -27,11 +27,11 @@ JSON = {"content-type": "application/json"}
 @asynccontextmanager
 async def gateway(**limits: Any) -> AsyncIterator[httpx.AsyncClient]:
     """A gateway that is set so."""
-    engine = Engine.open(None, clock=SystemClock())
-    await engine.start()
-    async with calling(app_on(engine, bounded(log_requests="none", **limits))) as http:
+    async with (
+        Engine.open(None, clock=SystemClock()) as engine,
+        calling(app_on(engine, bounded(log_requests="none", **limits))) as http,
+    ):
         yield http
-    await engine.close()
 
 
 # ---- what a setting may be

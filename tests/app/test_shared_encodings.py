@@ -64,30 +64,28 @@ async def test_ten_thousand_readers_cost_one_encoding(way: str, monkeypatch: pyt
     """Of each entry that comes while they stay; those of long-polls go with it, and the others stay."""
     path, query, module, name = WAYS[way]
     app = create_app(Settings(log_requests="none", durable_long_poll_s=55), SystemClock())
-    engine = Engine.open(None, clock=SystemClock())
-    await engine.start()
-    app.life.open(engine)
-    for stream, kind in KINDS.items():
-        await reply_to(engine, CreateDurable(stream=stream, media=kind))
-    readers = [Reader(app, path, query) for _ in range(READERS)]
-    await until_async(lambda: engine.figures().waiting == READERS or all(one.text for one in readers))
-    before = [len(one.text) for one in readers]
-    made: list[object] = []
-    make = getattr(module, name)
+    async with Engine.open(None, clock=SystemClock()) as engine:
+        app.life.open(engine)
+        for stream, kind in KINDS.items():
+            await reply_to(engine, CreateDurable(stream=stream, media=kind))
+        readers = [Reader(app, path, query) for _ in range(READERS)]
+        await until_async(lambda: engine.figures().waiting == READERS or all(one.text for one in readers))
+        before = [len(one.text) for one in readers]
+        made: list[object] = []
+        make = getattr(module, name)
 
-    def count(*given: object) -> object:
-        made.append(given)
-        return make(*given)
+        def count(*given: object) -> object:
+            made.append(given)
+            return make(*given)
 
-    monkeypatch.setattr(module, name, count)
-    stored = [entries.data_body(b'{"n":%d}' % number) for number in range(3)]
-    for stream, kind in KINDS.items():
-        await reply_to(engine, AppendDurable(stream=stream, bodies=stored, kind=kind))
-    await reply_to(engine, XAdd(stream="s", bodies=stored))
-    await until_async(lambda: all(len(one.text) > had for one, had in zip(readers, before, strict=True)))
-    assert {one.status for one in readers} == {200}
-    assert len(made) == len(stored)
-    for one in readers:
-        one.leave()
-    await asyncio.gather(*[one.request for one in readers])
-    await engine.close()
+        monkeypatch.setattr(module, name, count)
+        stored = [entries.data_body(b'{"n":%d}' % number) for number in range(3)]
+        for stream, kind in KINDS.items():
+            await reply_to(engine, AppendDurable(stream=stream, bodies=stored, kind=kind))
+        await reply_to(engine, XAdd(stream="s", bodies=stored))
+        await until_async(lambda: all(len(one.text) > had for one, had in zip(readers, before, strict=True)))
+        assert {one.status for one in readers} == {200}
+        assert len(made) == len(stored)
+        for one in readers:
+            one.leave()
+        await asyncio.gather(*[one.request for one in readers])

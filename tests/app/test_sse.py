@@ -458,15 +458,13 @@ async def test_several_streams_have_one_cursor(world: SseWorld) -> None:
 async def test_where_one_stream_is_refused_none_is_followed() -> None:
     """The tails that were open by then are closed: of a log that failed, what was not written is not read."""
     storage = MemoryStorage()
-    engine = Engine.open(storage, clock=HandClock(), fsync="always")
-    await engine.start()
-    storage.fail("sync", errno.EIO)
-    added = XAdd(stream="b", bodies=[entries.body([("n", "1")])])
-    with pytest.raises(EngineError):
-        await reply_to(engine, added)
-    feeds, gateway = Feeds(engine), Gateway(Settings(), HandClock())
-    (await Tail.begin(feeds, TailOptions(["a"], [Place(0)]), gateway, "anyone")).close()
-    with pytest.raises(EngineError, match="storage_failed"):
-        await Tail.begin(feeds, TailOptions(["a", "b"], [Place(0)] * 2, mark="m"), gateway, "anyone")
-    assert len(feeds) == 0
-    await engine.close()
+    async with Engine.open(storage, clock=HandClock(), fsync="always") as engine:
+        storage.fail("sync", errno.EIO)
+        added = XAdd(stream="b", bodies=[entries.body([("n", "1")])])
+        with pytest.raises(EngineError):
+            await reply_to(engine, added)
+        feeds, gateway = Feeds(engine), Gateway(Settings(), HandClock())
+        (await Tail.begin(feeds, TailOptions(["a"], [Place(0)]), gateway, "anyone")).close()
+        with pytest.raises(EngineError, match="storage_failed"):
+            await Tail.begin(feeds, TailOptions(["a", "b"], [Place(0)] * 2, mark="m"), gateway, "anyone")
+        assert len(feeds) == 0

@@ -61,40 +61,36 @@ async def test_the_status_names_all_that_an_operator_looks_for(http: httpx.Async
 async def test_a_failed_disk_is_told_once_and_makes_it_not_ready(fsync: Fsync, lines: Lines) -> None:
     """One critical line with the reason and the remedy; 503 for probes; the status stays readable."""
     storage = MemoryStorage()
-    engine = Engine.open(storage, clock=SystemClock(), fsync=fsync)
-    await engine.start()
-    async with calling(app_on(engine)) as http:
-        assert (await http.get("/healthz/ready")).status_code == 200
-        storage.fail("append", errno.EIO)
-        for outcome in ("unknown", "not done", "not done"):
-            refused = await http.post("/v1/streams/s/entries", json={"fields": {"a": "1"}})
-            assert (refused.status_code, refused.json()["code"]) == (503, "storage_failed")
-            assert refused.json()["outcome"] == outcome
-        ready = await http.get("/healthz/ready")
-        status = (await http.get("/v1/status")).json()
-        assert (ready.status_code, ready.json()) == (
-            503,
-            {"status": "storage_failed", "reason": status["log"]["failure"], "failing": ["log_failed"]},
-        )
-        assert (await http.get("/healthz/live")).status_code == 200
-        assert (status["status"], status["log"]["answers_waiting"]) == ("storage_failed", 0)
-    (line,) = [line for line in lines if line["log_level"] == "critical"]
-    assert line["reason"] == status["log"]["failure"]
-    assert "restart" in str(line["remedy"])
-    await engine.close()
+    async with Engine.open(storage, clock=SystemClock(), fsync=fsync) as engine:
+        async with calling(app_on(engine)) as http:
+            assert (await http.get("/healthz/ready")).status_code == 200
+            storage.fail("append", errno.EIO)
+            for outcome in ("unknown", "not done", "not done"):
+                refused = await http.post("/v1/streams/s/entries", json={"fields": {"a": "1"}})
+                assert (refused.status_code, refused.json()["code"]) == (503, "storage_failed")
+                assert refused.json()["outcome"] == outcome
+            ready = await http.get("/healthz/ready")
+            status = (await http.get("/v1/status")).json()
+            assert (ready.status_code, ready.json()) == (
+                503,
+                {"status": "storage_failed", "reason": status["log"]["failure"], "failing": ["log_failed"]},
+            )
+            assert (await http.get("/healthz/live")).status_code == 200
+            assert (status["status"], status["log"]["answers_waiting"]) == ("storage_failed", 0)
+        (line,) = [line for line in lines if line["log_level"] == "critical"]
+        assert line["reason"] == status["log"]["failure"]
+        assert "restart" in str(line["remedy"])
 
 
 async def test_a_log_that_fails_while_it_is_read_is_told_when_the_gateway_opens(lines: Lines) -> None:
     """The first write may fail before any client can learn it."""
     storage = MemoryStorage()
-    engine = Engine.open(storage, clock=SystemClock(), fsync="always")
-    await engine.start()
-    storage.fail("sync", errno.EIO)
-    with pytest.raises(Exception, match="read-only"):
-        await reply_to(engine, XAdd(stream="s", bodies=[entries.body([("a", "1")])]))
-    create_app(Settings(log_requests="none"), SystemClock()).life.open(engine)
-    assert [line["log_level"] for line in lines] == ["critical"]
-    await engine.close()
+    async with Engine.open(storage, clock=SystemClock(), fsync="always") as engine:
+        storage.fail("sync", errno.EIO)
+        with pytest.raises(Exception, match="read-only"):
+            await reply_to(engine, XAdd(stream="s", bodies=[entries.body([("a", "1")])]))
+        create_app(Settings(log_requests="none"), SystemClock()).life.open(engine)
+        assert [line["log_level"] for line in lines] == ["critical"]
 
 
 async def test_a_rewrite_that_fails_by_a_bug_is_told_too(

@@ -11,7 +11,7 @@ from app.main import App
 from app.operating import RecoveryProgress
 from engine import entries
 from engine.commands.types import XAdd
-from tests.app.conftest import calling
+from tests.app.conftest import calling, until_waiting
 from tests.engine.asking import reply_to
 
 READ = "/v1/streams/s/groups/g/consumers/c/read"
@@ -45,8 +45,7 @@ class WaitingClient:
         self.sent.append(message)
 
     async def waits(self, app: App, reads: int = 1) -> None:
-        while app.gateway.engine.figures().waiting < reads:  # noqa: ASYNC110 - the engine has no event for it
-            await asyncio.sleep(0)
+        await until_waiting(app.gateway.engine, reads)
 
     async def leave(self) -> None:
         self._left.set()
@@ -62,8 +61,7 @@ async def test_a_waiting_read_that_finds_no_memory_takes_nothing(app: App, http:
     pool = app.gateway.limits.budgets.output
     for path, body in reads.items():
         reading = asyncio.create_task(http.post(path, json=body))
-        while not app.gateway.engine.figures().waiting:  # noqa: ASYNC110 - the engine has no event for it
-            await asyncio.sleep(0)
+        await until_waiting(app.gateway.engine)
         others = pool.reserve("another", pool.bytes_max)
         long = XAdd(stream="s", bodies=[entries.body([("a", b"x" * 100_000)])])
         await reply_to(app.gateway.engine, long)

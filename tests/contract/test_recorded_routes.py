@@ -77,11 +77,9 @@ class Recorded(NamedTuple):
 async def app() -> AsyncIterator[App]:
     clock = HandClock()
     app = create_app(Settings(log_requests="none"), clock)
-    engine = Engine.open(None, clock=clock)
-    await engine.start()
-    app.life.open(engine)
-    yield app
-    await engine.close()
+    async with Engine.open(None, clock=clock) as engine:
+        app.life.open(engine)
+        yield app
 
 
 async def answer(app: App, method: str, path: str, body: object = None) -> tuple[int, Any]:

@@ -189,17 +189,18 @@ async def test_a_log_with_more_than_the_caps_loads_whole() -> None:
     """Caps that were lowered take nothing away."""
     storage = MemoryStorage()
     for caps in (Caps(), Caps(1, 1, 1)):
-        engine = Engine.open(storage, clock=HandClock(1_000), fsync="always", caps=caps)
-        await engine.start()
-        if caps == Caps():
-            for stream in ("s", "t"):
-                await reply_to(engine, XAdd(stream=stream, bodies=[entries.body([("a", "1")])]))
-                for group in ("g", "h"):
-                    await reply_to(engine, XGroupCreate(stream=stream, group=group, start=0))
-                    await reply_to(
-                        engine, XReadGroup(group=group, consumer="c", streams=[(stream, Cursor.NEW)])
-                    )
-        else:
-            await reply_to(engine, weir_commands.Publish(parts=[adding("s"), adding("t")]))
-            assert await reply_to(engine, XReadGroup(group="h", consumer="c", streams=[("t", 0)])) is not None
-        await engine.close()
+        async with Engine.open(storage, clock=HandClock(1_000), fsync="always", caps=caps) as engine:
+            if caps == Caps():
+                for stream in ("s", "t"):
+                    await reply_to(engine, XAdd(stream=stream, bodies=[entries.body([("a", "1")])]))
+                    for group in ("g", "h"):
+                        await reply_to(engine, XGroupCreate(stream=stream, group=group, start=0))
+                        await reply_to(
+                            engine, XReadGroup(group=group, consumer="c", streams=[(stream, Cursor.NEW)])
+                        )
+            else:
+                await reply_to(engine, weir_commands.Publish(parts=[adding("s"), adding("t")]))
+                assert (
+                    await reply_to(engine, XReadGroup(group="h", consumer="c", streams=[("t", 0)]))
+                    is not None
+                )

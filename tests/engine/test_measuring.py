@@ -86,17 +86,15 @@ def test_it_costs_the_same_with_many_pending_entries(house: House) -> None:
 async def test_figures_are_given_after_the_log_has_failed() -> None:
     """They depend on no position of the log; every other read would be refused."""
     storage = MemoryStorage()
-    engine = Engine.open(storage, clock=SystemClock(), fsync="always")
-    await engine.start()
-    await reply_to(engine, XAdd(stream="s", bodies=[entries.body([("a", "1")])] * 2))
-    assert engine.figures().appended == 2
-    assert sum(engine.figures().sync_seconds.counts) >= 1
-    storage.fail("sync", 5)
-    with pytest.raises(Exception, match="read-only"):
-        await reply_to(engine, XAdd(stream="s", bodies=[entries.body([("a", "1")])]))
-    found = await reply_of(engine, Measured, MeasureStreams(streams=["s"], groups_max=1))
-    assert found.streams[0].length == 3
-    await engine.close()
+    async with Engine.open(storage, clock=SystemClock(), fsync="always") as engine:
+        await reply_to(engine, XAdd(stream="s", bodies=[entries.body([("a", "1")])] * 2))
+        assert engine.figures().appended == 2
+        assert sum(engine.figures().sync_seconds.counts) >= 1
+        storage.fail("sync", 5)
+        with pytest.raises(Exception, match="read-only"):
+            await reply_to(engine, XAdd(stream="s", bodies=[entries.body([("a", "1")])]))
+        found = await reply_of(engine, Measured, MeasureStreams(streams=["s"], groups_max=1))
+        assert found.streams[0].length == 3
 
 
 async def test_appended_counts_from_the_start() -> None:

@@ -291,26 +291,25 @@ async def test_a_start_with_more_than_the_limit_starts_and_refuses_by_every_way_
     """Nothing is changed by what is refused; reads, acks, trims and deletes go on."""
     storage = MemoryStorage()
     for bytes_max in (None, 1):
-        engine = Engine.open(
+        async with Engine.open(
             storage, clock=HandClock(1_000), fsync="always", caps=Caps(memory_bytes_max=bytes_max)
-        )
-        await engine.start()
-        if bytes_max is None:
-            await reply_to(engine, adding("s", "5-0", "5-1", "5-2", "5-3"))
-            await reply_to(engine, types.XGroupCreate(stream="s", group="g", start=0))
-            await reply_to(
-                engine, types.XReadGroup(group="g", consumer="c", count=1, streams=[("s", types.Cursor.NEW)])
-            )
-        else:
-            assert engine.memory.is_full
-            for command in (*ADDING, *DELIVERING):
-                found = await outcomes(engine, command)
-                assert {getattr(one, "code", one) for one in found} == {"memory_full"}, command
-            for command in ROOM_MAKING:
-                assert not isinstance(await reply_to(engine, command), EngineError)
-            assert engine.figures().waiting == 0
-            engine.check()
-        await engine.close()
+        ) as engine:
+            if bytes_max is None:
+                await reply_to(engine, adding("s", "5-0", "5-1", "5-2", "5-3"))
+                await reply_to(engine, types.XGroupCreate(stream="s", group="g", start=0))
+                await reply_to(
+                    engine,
+                    types.XReadGroup(group="g", consumer="c", count=1, streams=[("s", types.Cursor.NEW)]),
+                )
+            else:
+                assert engine.memory.is_full
+                for command in (*ADDING, *DELIVERING):
+                    found = await outcomes(engine, command)
+                    assert {getattr(one, "code", one) for one in found} == {"memory_full"}, command
+                for command in ROOM_MAKING:
+                    assert not isinstance(await reply_to(engine, command), EngineError)
+                assert engine.figures().waiting == 0
+                engine.check()
 
 
 # --- that it is near what the process takes -----------------------------------------------------------------

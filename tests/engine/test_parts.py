@@ -35,23 +35,21 @@ READ: Final = types.XReadGroup(group="g", consumer="c", streams=[("s", types.Cur
 )
 async def test_the_reply_counts_all_that_it_held(command: Command, *, callback: bool) -> None:
     """A transaction, which is one turn, refuses it, and nothing is changed."""
-    engine = Engine.open(None, clock=HandClock(1_000), fsync="always")
-    await engine.start()
-    await reply_to(engine, types.XAdd(stream="s", bodies=[b',"fields":{"a":"1"}}'] * (DROPPED_MAX + 1)))
-    await reply_to(engine, types.XGroupCreate(stream="s", group="g", start=0))
-    for _ in range(2):
-        await reply_to(engine, READ)
-    (refusal,) = await turn_of(engine, [command])
-    assert isinstance(refusal, EngineError)
-    assert refusal.members == {"pending": DROPPED_MAX + 1}
-    if callback:
-        answered: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-        submit(engine, [command], answered.set_result)
-        assert await answered == [DROPPED_MAX + 1]
-    else:
-        assert await reply_to(engine, command) == DROPPED_MAX + 1
-    engine.check()
-    await engine.close()
+    async with Engine.open(None, clock=HandClock(1_000), fsync="always") as engine:
+        await reply_to(engine, types.XAdd(stream="s", bodies=[b',"fields":{"a":"1"}}'] * (DROPPED_MAX + 1)))
+        await reply_to(engine, types.XGroupCreate(stream="s", group="g", start=0))
+        for _ in range(2):
+            await reply_to(engine, READ)
+        (refusal,) = await turn_of(engine, [command])
+        assert isinstance(refusal, EngineError)
+        assert refusal.members == {"pending": DROPPED_MAX + 1}
+        if callback:
+            answered: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+            submit(engine, [command], answered.set_result)
+            assert await answered == [DROPPED_MAX + 1]
+        else:
+            assert await reply_to(engine, command) == DROPPED_MAX + 1
+        engine.check()
 
 
 # One in each block at least.

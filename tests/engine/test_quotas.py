@@ -175,21 +175,19 @@ async def test_of_a_pipeline_those_that_fit_are_run(engine: Engine) -> None:
 async def test_a_pipeline_whose_commands_are_looked_at_one_by_one_lets_others_run() -> None:
     """It goes on in the next cycle of the loop after five milliseconds."""
     held, clock = quota("a.", streams_max=1), HandClock(1_000)
-    engine = Engine.open(MemoryStorage(), clock=clock)
-    await engine.start()
-    await reply_to(engine, adding("a.1"), quotas=[held])
-    refused = [adding(f"a.{number}") for number in range(2, 42)]
-    replies: list[object] = []
-    submit_each(engine, refused, replies.extend, [held])
-    assert len(replies) == 40, "it has time for all"
-    replies.clear()
-    clock.ticking_s = 0.000_5
-    submit_each(engine, refused, replies.extend, [held])
-    assert replies == []
-    clock.ticking_s = 0.0
-    await settle()
-    assert len(replies) == 40
-    await engine.close()
+    async with Engine.open(MemoryStorage(), clock=clock) as engine:
+        await reply_to(engine, adding("a.1"), quotas=[held])
+        refused = [adding(f"a.{number}") for number in range(2, 42)]
+        replies: list[object] = []
+        submit_each(engine, refused, replies.extend, [held])
+        assert len(replies) == 40, "it has time for all"
+        replies.clear()
+        clock.ticking_s = 0.000_5
+        submit_each(engine, refused, replies.extend, [held])
+        assert replies == []
+        clock.ticking_s = 0.0
+        await settle()
+        assert len(replies) == 40
 
 
 async def test_a_flush_leaves_room(engine: Engine) -> None:

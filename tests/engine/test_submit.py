@@ -74,28 +74,30 @@ async def test_when_the_log_fails_everybody_is_told() -> None:
 async def test_once_the_log_has_failed_all_ways_refuse_alike(operation: str, code: int, fsync: Fsync) -> None:
     """What shows the frame that was lost is refused, however it is asked for; what does not is answered."""
     storage, result = MemoryStorage(), Replies()
-    engine = Engine.open(storage, clock=HandClock(1_000), fsync=fsync)
-    await engine.start()
-    await turn_of(engine, [XGroupCreate(stream="other", group="g", start=0, mkstream=True)], synced=True)
-    storage.fail(operation, code)
-    submit(engine, [publish("s", b"1")], result.put_nowait, synced=True)
-    assert [getattr(each, "code", each) for each in await result.get()] == ["storage_failed"]
-    for command in (XRead(streams=[("s", 0)]), XLen(stream="s"), publish("s", b"2"), reading("a")):
-        codes: list[object] = []
-        for way in (reply_to(engine, command), turn_of(engine, [command])):
-            with pytest.raises(EngineError) as refused:
-                await way
-            codes.append(refused.value.code)
-        submit(engine, [command], result.put_nowait)
-        if isinstance(command, XReadGroup):
-            begin_read(engine, command, result.put_nowait)
+    async with Engine.open(storage, clock=HandClock(1_000), fsync=fsync) as engine:
+        await turn_of(engine, [XGroupCreate(stream="other", group="g", start=0, mkstream=True)], synced=True)
+        storage.fail(operation, code)
+        submit(engine, [publish("s", b"1")], result.put_nowait, synced=True)
+        assert [getattr(each, "code", each) for each in await result.get()] == ["storage_failed"]
+        for command in (XRead(streams=[("s", 0)]), XLen(stream="s"), publish("s", b"2"), reading("a")):
+            codes: list[object] = []
+            for way in (reply_to(engine, command), turn_of(engine, [command])):
+                with pytest.raises(EngineError) as refused:
+                    await way
+                codes.append(refused.value.code)
+            submit(engine, [command], result.put_nowait)
+            if isinstance(command, XReadGroup):
+                begin_read(engine, command, result.put_nowait)
+                codes += [getattr(each, "code", each) for each in await result.get()]
             codes += [getattr(each, "code", each) for each in await result.get()]
-        codes += [getattr(each, "code", each) for each in await result.get()]
-        assert set(codes) == {"storage_failed"}, command
-    safe = XLen(stream="other")
-    submit(engine, [safe], result.put_nowait)
-    assert [await reply_to(engine, safe), *await turn_of(engine, [safe]), *await result.get()] == [0, 0, 0]
-    await engine.close()
+            assert set(codes) == {"storage_failed"}, command
+        safe = XLen(stream="other")
+        submit(engine, [safe], result.put_nowait)
+        assert [await reply_to(engine, safe), *await turn_of(engine, [safe]), *await result.get()] == [
+            0,
+            0,
+            0,
+        ]
 
 
 async def test_an_answer_may_wait_for_the_disk_whatever_the_policy() -> None:
@@ -157,24 +159,22 @@ async def test_a_read_that_waits_calls_back_when_the_log_is_safe() -> None:
 async def test_who_reads_on_was_seen_when_given_something() -> None:
     """So waiting again changes nothing and logs nothing, until there is something more."""
     storage, result, clock = MemoryStorage(), Replies(), HandClock(1_000)
-    engine = Engine.open(storage, clock=clock, fsync="everysec")
-    await engine.start()
-    await turn_of(engine, [XGroupCreate(stream="s", group="g", start=0, mkstream=True)])
-    begin_read(engine, reading("a"), result.put_nowait)
-    await reply_to(engine, publish("s", b"1"))
-    assert given(await result.get())
-    clock.pass_ms(5)
-    begin_read(engine, reading("a"), result.put_nowait, going_on=True)
-    (info,) = await turn_of(engine, [XInfoConsumers(stream="s", group="g")])
-    assert isinstance(info, list)
-    assert [one.idle_ms for one in info if isinstance(one, ConsumerInfo)] == [5]
-    assert engine.figures().waiting == 1
-    await reply_to(engine, publish("s", b"2"))
-    assert given(await result.get())
-    await reply_to(engine, publish("s", b"3"))
-    begin_read(engine, reading("a"), result.put_nowait, going_on=True)
-    assert given(await result.get()), "what is there already is given at once"
-    await engine.close()
+    async with Engine.open(storage, clock=clock, fsync="everysec") as engine:
+        await turn_of(engine, [XGroupCreate(stream="s", group="g", start=0, mkstream=True)])
+        begin_read(engine, reading("a"), result.put_nowait)
+        await reply_to(engine, publish("s", b"1"))
+        assert given(await result.get())
+        clock.pass_ms(5)
+        begin_read(engine, reading("a"), result.put_nowait, going_on=True)
+        (info,) = await turn_of(engine, [XInfoConsumers(stream="s", group="g")])
+        assert isinstance(info, list)
+        assert [one.idle_ms for one in info if isinstance(one, ConsumerInfo)] == [5]
+        assert engine.figures().waiting == 1
+        await reply_to(engine, publish("s", b"2"))
+        assert given(await result.get())
+        await reply_to(engine, publish("s", b"3"))
+        begin_read(engine, reading("a"), result.put_nowait, going_on=True)
+        assert given(await result.get()), "what is there already is given at once"
 
 
 @pytest.mark.parametrize("going_on", [False, True])

@@ -113,40 +113,36 @@ async def test_a_command_of_several_turns_is_finished_before_the_next() -> None:
 async def test_a_run_lets_others_in_when_its_time_is_over() -> None:
     """However much each of its commands takes: here a millisecond a look at the clock."""
     clock = HandClock(1_000)
-    engine = Engine.open(MemoryStorage(), clock=clock, fsync="no")
-    await engine.start()
-    clock.ticking_s = 0.001
-    run = asyncio.ensure_future(
-        each(engine, *[types.XAdd(stream=f"s{at}", bodies=[BODY]) for at in range(50)])
-    )
-    seen = []
-    while not run.done():
-        await asyncio.sleep(0)
-        seen.append(engine.figures().streams)
-    clock.ticking_s = 0.0
-    assert all(isinstance(reply, Added) for reply in await run)
-    assert seen[-1] == 50
-    assert 1 < max(later - before for before, later in pairwise([0, *seen])) <= 5
-    await engine.close()
+    async with Engine.open(MemoryStorage(), clock=clock, fsync="no") as engine:
+        clock.ticking_s = 0.001
+        run = asyncio.ensure_future(
+            each(engine, *[types.XAdd(stream=f"s{at}", bodies=[BODY]) for at in range(50)])
+        )
+        seen = []
+        while not run.done():
+            await asyncio.sleep(0)
+            seen.append(engine.figures().streams)
+        clock.ticking_s = 0.0
+        assert all(isinstance(reply, Added) for reply in await run)
+        assert seen[-1] == 50
+        assert 1 < max(later - before for before, later in pairwise([0, *seen])) <= 5
 
 
 async def test_of_many_long_runs_one_goes_on_in_a_cycle() -> None:
     """However many callers send: each begins at once, and after that they take turns of 5 ms."""
     clock = HandClock(1_000)
-    engine = Engine.open(MemoryStorage(), clock=clock, fsync="no")
-    await engine.start()
-    clock.ticking_s = 0.001
-    lengths = [types.XLen(stream="s")] * 20
-    runs = [asyncio.ensure_future(each(engine, *lengths)) for _ in range(20)]
-    await asyncio.sleep(0)
-    seen = [clock.monotonic()]
-    while not all(run.done() for run in runs):
+    async with Engine.open(MemoryStorage(), clock=clock, fsync="no") as engine:
+        clock.ticking_s = 0.001
+        lengths = [types.XLen(stream="s")] * 20
+        runs = [asyncio.ensure_future(each(engine, *lengths)) for _ in range(20)]
         await asyncio.sleep(0)
-        seen.append(clock.monotonic())
-    clock.ticking_s = 0.0
-    assert seen[-1] - seen[0] > 0.1
-    assert max(later - before for before, later in pairwise(seen)) < 0.015
-    await engine.close()
+        seen = [clock.monotonic()]
+        while not all(run.done() for run in runs):
+            await asyncio.sleep(0)
+            seen.append(clock.monotonic())
+        clock.ticking_s = 0.0
+        assert seen[-1] - seen[0] > 0.1
+        assert max(later - before for before, later in pairwise(seen)) < 0.015
 
 
 async def test_the_last_ids_are_given_and_then_there_are_none() -> None:
@@ -179,16 +175,14 @@ async def test_a_log_that_fails_refuses_all_of_them() -> None:
 
 async def test_where_memory_is_full_reads_go_on() -> None:
     """A run is admitted as a whole; where that fails, each of its commands is asked alone."""
-    engine = Engine.open(None, clock=HandClock(1_000), caps=Caps(100, 100, 100, 20_000))
-    await engine.start()
-    number = 0
-    while not engine.memory.is_full:
-        await reply_to(engine, types.XAdd(stream="s", bodies=[BODY]))
-        number += 1
-    length, refused, again = await each(
-        engine, types.XLen(stream="s"), AddEach(stream="s", bodies=[BODY]), types.XLen(stream="s")
-    )
-    assert (length, again) == (number, number)
-    assert isinstance(refused, EngineError)
-    assert refused.code == "memory_full"
-    await engine.close()
+    async with Engine.open(None, clock=HandClock(1_000), caps=Caps(100, 100, 100, 20_000)) as engine:
+        number = 0
+        while not engine.memory.is_full:
+            await reply_to(engine, types.XAdd(stream="s", bodies=[BODY]))
+            number += 1
+        length, refused, again = await each(
+            engine, types.XLen(stream="s"), AddEach(stream="s", bodies=[BODY]), types.XLen(stream="s")
+        )
+        assert (length, again) == (number, number)
+        assert isinstance(refused, EngineError)
+        assert refused.code == "memory_full"

@@ -115,21 +115,19 @@ class Place:
 @pytest.fixture
 async def place(tmp_path: Path) -> AsyncIterator[Place]:
     """With nothing trimmed."""
-    engine = Engine.open(MemoryStorage(), clock=HandClock(1_000), fsync="no")
-    await engine.start()
-    bodies = [b',"fields":{"n":"%d"}}' % number for number in range(ENTRIES)]
-    all_ids = [entry_id(number) for number in range(1, ENTRIES + 1)]
-    await reply_to(engine, XAdd(stream=STREAM, bodies=bodies, ids=all_ids))
-    await reply_to(engine, UpdateStream(stream=STREAM, archived_up_to=all_ids[-1]))
-    info = await reply_to(engine, XInfoStream(stream=STREAM))
-    assert isinstance(info, StreamInfo)
-    maker = Maker(tmp_path / "archive")
-    maker.batch({STREAM: [ids.format(one) for one in all_ids]}, generation=info.generation)
-    history = History(maker.root, SystemClock(), lambda: "", 1 << 20)
-    yield Place(engine, maker, info.generation, history)
-    history.archive.close()
-    history.cache.close()
-    await engine.close()
+    async with Engine.open(MemoryStorage(), clock=HandClock(1_000), fsync="no") as engine:
+        bodies = [b',"fields":{"n":"%d"}}' % number for number in range(ENTRIES)]
+        all_ids = [entry_id(number) for number in range(1, ENTRIES + 1)]
+        await reply_to(engine, XAdd(stream=STREAM, bodies=bodies, ids=all_ids))
+        await reply_to(engine, UpdateStream(stream=STREAM, archived_up_to=all_ids[-1]))
+        info = await reply_to(engine, XInfoStream(stream=STREAM))
+        assert isinstance(info, StreamInfo)
+        maker = Maker(tmp_path / "archive")
+        maker.batch({STREAM: [ids.format(one) for one in all_ids]}, generation=info.generation)
+        history = History(maker.root, SystemClock(), lambda: "", 1 << 20)
+        yield Place(engine, maker, info.generation, history)
+        history.archive.close()
+        history.cache.close()
 
 
 ALL: Final = XRange(stream=STREAM, start=0, end=ids.ID_MAX)
