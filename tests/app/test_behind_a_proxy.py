@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from app.auth import ANONYMOUS
-from tests.app.ten_doors import BURST, DOORS, LATE_S, Bench, Door, Http, Redis, WebSocket, opened
+from tests.app.ten_doors import BURST, DOORS, LATE_S, Bench, Door, Http, Redis, Sse, WebSocket, opened
 
 PROXIED = [door for door in DOORS if not isinstance(door, Redis)]
 AT_ONCE = [door for door in PROXIED if door.name != "multi-exec"]
@@ -64,7 +64,7 @@ async def test_what_stays_open_is_the_clients(proxied: tuple[Bench, str], door: 
     async with asyncio.timeout(LATE_S):
         await staying.wait()
         limits = bench.gateway.limits
-        shares = limits.connections if isinstance(door, WebSocket) else bench.gateway.waits.each
+        shares = limits.connections if isinstance(door, WebSocket | Sse) else bench.gateway.waits.each
         held = {one for one in (PROXY, CLIENT) if shares.held(f"ip:{one}")}
         door.stop(bench)
         await stays
