@@ -11,12 +11,17 @@ import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
+from select import select
 from typing import NamedTuple
 
 _BLOCK = re.compile(r"^```console\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _LONG_NUMBER = re.compile(r"\d{5,}")
 _COMMAND_S_MAX = 60
+# Of one that starts Spark, beside others.
+_STEP_S_MAX = 600
+_OVER = b"\nthe command is over\n"
 _ROOT = Path(__file__).parents[2]
 
 
@@ -58,23 +63,26 @@ class ShellSession:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            text=True,
+            bufsize=0,
         )
+        self._printed = b""
 
     def run(self, command: str) -> list[str]:
-        """What the command prints, line by line."""
+        """What the command prints, line by line. Fails where it does not end."""
         assert self._bash.stdin is not None, "a pipe was asked for"
         assert self._bash.stdout is not None, "a pipe was asked for"
-        self._bash.stdin.write(f"{command}\nprintf '\\n%s\\n' 'the command is over'\n")
-        self._bash.stdin.flush()
-        lines: list[str] = []
-        for line in self._bash.stdout:
-            if line == "the command is over\n":
+        self._bash.stdin.write(f"{command}\nprintf '\\n%s\\n' 'the command is over'\n".encode())
+        ends_at = time.monotonic() + _STEP_S_MAX
+        while _OVER not in self._printed:
+            left_s = max(0, ends_at - time.monotonic())
+            assert select([self._bash.stdout], [], [], left_s)[0], f"$ {command}\n{self._printed.decode()}…"
+            piece = self._bash.stdout.read(1 << 16)
+            if not piece:
                 break
-            lines.append(line.rstrip("\n"))
-        while lines and not lines[-1]:
-            lines.pop()
-        return lines
+            self._printed += piece
+        printed, _, self._printed = self._printed.partition(_OVER)
+        lines = printed.decode().replace("\r\n", "\n").rstrip("\n")
+        return lines.split("\n") if lines else []
 
     def close(self) -> None:
         """End the shell."""
