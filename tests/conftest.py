@@ -43,8 +43,12 @@ ON_SPARK = (
 )
 # Whose files share what takes long to make: wheels, and environments with them.
 MADE_ONCE = (("tests/distributions/",),)
-# Programs of others beside ours, of which each takes half a minute: of each folder half is run.
-HALVED = "tests/sdk/generated/", "tests/sdk/durable/", "tests/distributions/", "tests/spark/processes/"
+# Programs of others beside ours, of which each takes half a minute, and what runs on Spark: of each folder
+# half is run.
+HALVED = (
+    *("tests/sdk/generated/", "tests/sdk/durable/", "tests/distributions/", "tests/spark/processes/"),
+    "tests/spark/on_spark/",
+)
 SCANNED = ("app", "engine", "history")
 # What blockbuster does not know by itself, and what a log on disk does most.
 SYNCS = ("fdatasync", "fsync")
