@@ -12,7 +12,6 @@ from app import logs
 from app.auth import AccessPolicy, Action, Grant, OpenPolicy, TokenPolicy, token_file
 from app.auth.jwt import JwtKeys, KeysError, Verifier, read_keys
 from app.auth.policy import GrantMapping
-from app.auth.token_file import TokenFileError
 from app.auth.tokens import ROOT_ID, Token, hash_of
 from app.settings import Settings, SettingsError, host_is_loopback, read_named_file
 from engine import Clock
@@ -43,7 +42,7 @@ def static_tokens(settings: Settings) -> list[Token]:
     if settings.tokens_file:
         try:
             known += token_file.read(Path(settings.tokens_file))
-        except TokenFileError as error:
+        except SettingsError as error:
             raise SettingsError(f"tokens_file: {error}") from None
     return known
 

@@ -13,7 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 import uvloop
 
@@ -54,6 +54,7 @@ _STUCK_S: Final = 2.0
 # waits. The loop asks for it before each callback: with Python's 5 ms, a request beside that takes 8 ms.
 _SWITCH_S: Final = 0.0005
 
+T = TypeVar("T")
 # What something is called, and where or what it is.
 Say = Callable[[str, str], None]
 
@@ -426,31 +427,31 @@ async def reload_tokens(gateway: Gateway) -> None:
     something else now, ends. A file that cannot be read changes nothing.
     """
     policy = gateway.access.policy
-    if not isinstance(policy, TokenPolicy):
-        return
-    try:
-        policy.replace_tokens(await asyncio.to_thread(static_tokens, gateway.settings))
-    except SettingsError as error:
-        remedy = "the tokens that were read before stay in use: repair the file, and send SIGHUP again"
-        logs.get().error("tokens were not read again", reason=str(error), remedy=remedy)
-        gateway.operator.health.stale["tokens_stale"] = True
-        return
-    gateway.operator.health.stale["tokens_stale"] = False
-    logs.get().info("tokens were read again", ended=gateway.access.sessions.revoke(policy.is_revoked))
+    if isinstance(policy, TokenPolicy):
+        tokens = await _read_again(gateway, "tokens", partial(static_tokens, gateway.settings))
+        if tokens is not None:
+            policy.replace_tokens(tokens)
+            ended = gateway.access.sessions.revoke(policy.is_revoked)
+            logs.get().info("tokens were read again", ended=ended)
 
 
 async def reload_hooks(gateway: Gateway) -> None:
     """Read the file of hooks again. One that cannot be read changes nothing."""
-    try:
-        count = await asyncio.to_thread(gateway.hooks.read_again)
-    except SettingsError as error:
-        remedy = "the hooks that were read before stay in use: repair the file, and send SIGHUP again"
-        logs.get().error("hooks were not read again", reason=str(error), remedy=remedy)
-        gateway.operator.health.stale["hooks_stale"] = True
-        return
-    gateway.operator.health.stale["hooks_stale"] = False
-    if count:
+    if count := await _read_again(gateway, "hooks", gateway.hooks.read_again):
         logs.get().info("hooks were read again", hooks=count)
+
+
+async def _read_again(gateway: Gateway, what: str, read: Callable[[], T]) -> T | None:
+    """What `read` gives, or None where it raises SettingsError, which is logged and shown as failing."""
+    try:
+        found = await asyncio.to_thread(read)
+    except SettingsError as error:
+        remedy = f"the {what} that were read before stay in use: repair the file, and send SIGHUP again"
+        logs.get().error(f"{what} were not read again", reason=str(error), remedy=remedy)
+        gateway.operator.health.stale[f"{what}_stale"] = True
+        return None
+    gateway.operator.health.stale[f"{what}_stale"] = False
+    return found
 
 
 def http_server(settings: Settings, app: App, context: ssl.SSLContext | None = None) -> HttpServer:

@@ -15,22 +15,18 @@ Knows: the form of the file. Must never know: who reads it, when it is read agai
 """
 
 import json
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 from app.auth import tokens
 from app.auth.certificates import IDENTITY_CHARS_MAX, IDENTITY_PATTERN
 from app.auth.tokens import GRANTS_MAX, LABEL_CHARS_MAX, GrantValue, Token
+from app.settings import SettingsError, toml_of
 
 TOKENS_MAX: Final = 10_000
-
-
-class TokenFileError(Exception):
-    """The file cannot be used. The text names the file and what is wrong in it."""
 
 
 class _Certificate(BaseModel):
@@ -50,17 +46,8 @@ class _File(BaseModel):
 
 
 def read(path: Path) -> tuple[Token, ...]:
-    """The tokens of a file, and those that its certificates stand for. Raises TokenFileError."""
-    try:
-        file = _File.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
-    except OSError as error:
-        raise TokenFileError(f"{path}: {error.strerror or error}") from None
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise TokenFileError(f"{path}: {where}: {first['msg']}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise TokenFileError(f"{path}: {error}") from None
+    """The tokens of a file, and those that its certificates stand for. Raises SettingsError."""
+    file = toml_of(path, _File.model_validate)
     certificates = [
         tokens.of_certificate(
             certificate.identity,
@@ -72,7 +59,7 @@ def read(path: Path) -> tuple[Token, ...]:
     ]
     known = (*file.tokens, *certificates)
     if len({token.id for token in known}) < len(known):
-        raise TokenFileError(f"{path}: two tokens have the same id, or two certificates the same identity")
+        raise SettingsError(f"{path}: two tokens have the same id, or two certificates the same identity")
     return known
 
 

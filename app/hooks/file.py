@@ -18,7 +18,6 @@ Knows: the form of the file and of secrets. Must never know: who reads it, what 
 
 import base64
 import binascii
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Final, Literal
@@ -29,7 +28,6 @@ from pydantic import (
     ConfigDict,
     Field,
     TypeAdapter,
-    ValidationError,
     model_validator,
 )
 
@@ -38,7 +36,7 @@ from app.auth.principal import Principal
 from app.auth.rate_limits import Rates
 from app.errors import RefusalError
 from app.hooks.signing import SCHEMES, HeaderName, Signing
-from app.settings import SettingsError, parse_rate
+from app.settings import SettingsError, parse_rate, toml_of
 from app.settings.values import CountRate
 from engine import EngineError
 
@@ -135,15 +133,9 @@ def read(path: Path) -> Mapping[str, Hook]:
 def tables(path: Path) -> Mapping[str, HookTable]:
     """What a file says of each hook. Raises SettingsError."""
     try:
-        return _FILE.validate_python(tomllib.loads(path.read_text(encoding="utf-8")))
-    except OSError as error:
-        raise SettingsError(f"hooks_file: {path}: {error.strerror or error}") from None
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise SettingsError(f"hooks_file: {path}: {where}: {first['msg']}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SettingsError(f"hooks_file: {path}: {error}") from None
+        return toml_of(path, _FILE.validate_python)
+    except SettingsError as error:
+        raise SettingsError(f"hooks_file: {error}") from None
 
 
 def _text(path: Path, name: str, where: str) -> bytes:

@@ -265,7 +265,7 @@ def within(body: bytes) -> bytes:
 # Only msgspec gives values as they were sent (`Raw`): docs/decisions/msgspec-for-entries-and-frames.md.
 _decode_members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _decode_items: Final = msgspec.json.Decoder(list[msgspec.Raw])
-# The marks of a structure, and how each changes the depth; strings have marks too.
+# How each mark of a structure changes the depth; and what is no such mark, and none of a string.
 _STEPS: Final = [(byte in b"[{") - (byte in b"]}") for byte in range(256)]
 _NO_MARKS: Final = bytes(byte for byte in range(256) if byte not in b'[]{},"')
 _IS_COMMA: Final = bytes(byte in b"," for byte in range(256))

@@ -4,7 +4,7 @@ Knows: what an operator may say. Must never know: what it is for.
 """
 
 from app.settings.fields import Bounds, Settings, SettingsError
-from app.settings.loading import describe, load, read_named_file, toml_line, unknown_variables
+from app.settings.loading import describe, load, read_named_file, toml_line, toml_of, unknown_variables
 from app.settings.values import host_is_loopback, parse_rate
 
 __all__ = [
@@ -17,5 +17,6 @@ __all__ = [
     "parse_rate",
     "read_named_file",
     "toml_line",
+    "toml_of",
     "unknown_variables",
 ]

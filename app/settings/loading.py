@@ -8,7 +8,7 @@ import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Final, Literal, get_args, get_origin
+from typing import Any, Final, Literal, TypeVar, get_args, get_origin
 
 from pydantic import SecretStr, ValidationError
 from pydantic_settings import SettingsConfigDict
@@ -16,6 +16,7 @@ from pydantic_settings import SettingsConfigDict
 from app.settings.environment import OTHER_VARIABLES, PREFIX, SERVICE_VARIABLE, config_path, variables
 from app.settings.fields import Settings, SettingsError
 
+T = TypeVar("T")
 # Similarity, from 0 to 1, from which an unknown name is taken for a misspelt one.
 _NEARNESS_MIN: Final = 0.6
 # Settings of earlier releases, and what does the work of each now.
@@ -145,17 +146,28 @@ def _file(path: Path | None) -> list[str]:
     """The settings that the file sets. Refuses what pydantic ignores, for example a missing file."""
     if path is None:
         return []
-    try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SettingsError(f"{path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{path}: {error}") from None
+    values = toml_of(path, dict)
     _check_replaced(values, lambda name: f"{path}: {name}")
     unknown = values.keys() - Settings.model_fields.keys()
     if unknown:
         raise SettingsError(f"{path}: {_unknown(min(unknown))}")
     return list(values)
+
+
+def toml_of(path: Path, validate: Callable[[dict[str, Any]], T]) -> T:
+    """What a TOML file says, as `validate` of pydantic has it. Raises SettingsError, which names the file and
+    the first mistake.
+    """
+    try:
+        return validate(tomllib.loads(path.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise SettingsError(f"{path}: {error.strerror or error}") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise SettingsError(f"{path}: {where}: {first['msg']}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path}: {error}") from None
 
 
 def _sentence(error: Any, sources: Mapping[str, str]) -> str:  # noqa: ANN401 - pydantic's own TypedDict is private

@@ -60,7 +60,7 @@ async def call(http: httpx.AsyncClient, *words: str) -> Any:
 
 
 async def until_waiting(engine: EngineProtocol, reads: int = 1) -> None:
-    """Let things happen until so many reads wait."""
+    """Let things happen until this number of reads waits."""
     while engine.figures().waiting < reads:  # noqa: ASYNC110 - the engine has no event for it
         await asyncio.sleep(0)
 

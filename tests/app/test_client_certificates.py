@@ -18,7 +18,7 @@ from websockets.sync.client import ClientConnection, connect
 
 from app.auth import certificates, token_file, tokens
 from app.auth.grants import Grant
-from app.auth.token_file import TokenFileError
+from app.settings import SettingsError
 from tests.app.test_tls import wait_for_line
 from tests.certificates import Authority, Pair
 from tests.cli.command import weir
@@ -320,7 +320,7 @@ def test_only_uris_of_the_alternative_names_are_identities() -> None:
 def test_a_mapping_that_cannot_be_meant_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "tokens.toml"
     path.write_text(text)
-    with pytest.raises(TokenFileError):
+    with pytest.raises(SettingsError):
         token_file.read(path)
 
 

@@ -152,7 +152,7 @@ async def test_other_mistakes_store_nothing(
 
 
 async def test_source_and_id_are_the_key_where_that_is_asked_for(http: httpx.AsyncClient) -> None:
-    """Whatever else the event says; it goes with no other key, and with nothing that is no event."""
+    """It does not depend on the rest of the event; it goes with no other key, and with no other body."""
 
     async def post(what: Any, media: str = ONE, **headers: str) -> httpx.Response:
         named = {"content-type": media, **headers}
@@ -186,7 +186,7 @@ async def test_any_entry_can_be_read_as_an_event(http: httpx.AsyncClient) -> Non
 
 
 async def test_a_batch_says_where_to_go_on_and_refuses_a_gap(http: httpx.AsyncClient) -> None:
-    """In headers, since it has no other place; what was lost is 410, whatever `on_gap` says."""
+    """In headers, since it has no other place; what was lost is 410 with each `on_gap`."""
     for n in (1, 2, 3):
         await http.post(ENTRIES, json={"id": f"{n}-0", "fields": {"n": str(n)}})
     headers = {"accept": BATCH}

@@ -310,7 +310,7 @@ async def test_all_schedules_are_listed_over_their_streams(http: httpx.AsyncClie
 async def test_of_all_schedules_those_are_shown_whose_stream_may_be_read(
     http: httpx.AsyncClient, caller: Any
 ) -> None:
-    """A page is full of them, whatever others there are."""
+    """A page is full of them, also where there are others."""
     for stream in ("a", "b", "c"):
         await http.put(
             f"/v1/streams/{stream}/schedules/x", json={"entry": {"fields": {"n": "1"}}, "in_ms": 9_000}

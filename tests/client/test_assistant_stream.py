@@ -69,7 +69,7 @@ async def test_an_answer_is_read_as_it_comes_and_again_later(
 
 
 async def _first(store: WeirResumableStreamStore, count: int) -> AsyncIterator[Any]:
-    """The first pieces; then the reader is told to stop."""
+    """The first pieces; then the reader is stopped."""
     signal, number = asyncio.Event(), 0
     async for one in store.read(ID, "", signal):
         yield one

@@ -118,7 +118,7 @@ async def test_a_worker_that_stops_ends_its_task_and_takes_no_other(url: str, st
 
 
 async def test_a_task_that_ends_its_workers_becomes_a_dead_letter(url: str, stream: str) -> None:
-    """A worker that is gone gives back what it had; the last of `max_deliveries` gives it to nobody."""
+    """A worker that is gone gives back what it had; the last of `max_deliveries` gives it to no other one."""
     dead = f"{stream}:dead"
     tasks = Tasks(url, stream, ack_timeout_ms=200, dead_letter=dead, max_deliveries=1)
     async with AsyncClient(url) as client:

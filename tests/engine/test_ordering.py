@@ -327,7 +327,7 @@ def test_claims_take_over_what_is_in_flight_and_nothing_else(house: House) -> No
 
 
 def test_a_delivery_that_never_left_waits_again_in_its_place(house: House) -> None:
-    """Its own key, or none; whatever the group did meanwhile."""
+    """Its own key, or none; what the group did meanwhile changes neither."""
     add(house, ["a", "a", None, "b"])
     command = reading()
     reply = reply_of(house, command)

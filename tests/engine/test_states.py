@@ -53,7 +53,7 @@ def test_a_group_without_work_is_idle_and_one_with_work_needs_consumers(grouped:
 
 
 def test_who_has_asked_within_a_minute_is_there(grouped: House) -> None:
-    """Then what was delivered has nobody who works on it."""
+    """Then no one works on what was delivered."""
     grouped.run(adding("s"))
     (entry_id,) = read(grouped)
     assert state(grouped) == "running"
@@ -115,7 +115,7 @@ def test_a_pause_comes_before_all_but_the_end(grouped: House) -> None:
 
 @everywhere
 def test_a_closed_stream_is_ending_until_its_groups_are_done(grouped: House) -> None:
-    """One that has read but not acknowledged is not; what was deleted needs nobody."""
+    """One that has read but not acknowledged is not; what was deleted needs no consumer."""
     grouped.run(adding("s"))
     grouped.run(adding("s"))
     assert stream_state(grouped) == "open"

@@ -53,7 +53,7 @@ class Found(NamedTuple):
 
 
 async def run(place: Path, entries: int, kills: int, order: str = "none") -> Found:
-    """Push so many entries through so many kills, of a pusher or of the gateway."""
+    """Push this number of entries through this number of kills, of a pusher or of the gateway."""
     dice = random.Random(1)
     arrived: Counter[str] = Counter()
     wrong, late, last = 0, 0, 0

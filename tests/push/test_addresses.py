@@ -45,7 +45,7 @@ def test_networks_may_be_allowed() -> None:
 
 
 class Names:
-    """A resolver that answers as it is told, one answer after the other."""
+    """A resolver that gives the answers that it has, one after the other."""
 
     def __init__(self, *answers: Sequence[str]) -> None:
         self.answers = list(answers)

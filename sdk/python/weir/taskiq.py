@@ -42,7 +42,7 @@ class WeirBroker(AsyncBroker):
     where its worker is gone.
 
     `url`, `token` and `verify` as for `AsyncClient`; stream and group are made where they are missing. A task
-    whose worker was not heard of for `ack_timeout_ms` goes to another one; a long task is no reason, as its
+    whose worker has sent nothing for `ack_timeout_ms` goes to another one; a long task is no reason, as its
     worker says every few seconds that it goes on. With `dead_letter` a task that has ended `max_deliveries`
     workers goes to the stream of that name. `credit` is how many tasks a process holds, at least
     `--max-async-tasks` and `--max-prefetch` together. What is done leaves the stream.

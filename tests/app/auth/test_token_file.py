@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.auth import Action, Grant, token_file, tokens
-from app.auth.token_file import TokenFileError
+from app.settings import SettingsError
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
 GRANT = st.builds(
@@ -43,7 +43,7 @@ def test_what_is_written_is_read_again(
 def test_a_file_that_is_none_is_refused(tmp_path: Path, text: str, says: str) -> None:
     path = tmp_path / "tokens.toml"
     path.write_text(text)
-    with pytest.raises(TokenFileError) as caught:
+    with pytest.raises(SettingsError) as caught:
         token_file.read(path)
     assert says in str(caught.value)
 
@@ -52,10 +52,10 @@ def test_two_tokens_of_one_id_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "tokens.toml"
     table = token_file.write(tokens.create((Grant.parse("read:*"),)).token)
     path.write_text(table * 2)
-    with pytest.raises(TokenFileError, match="same id"):
+    with pytest.raises(SettingsError, match="same id"):
         token_file.read(path)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(TokenFileError, match=r"none\.toml: No such file"):
+    with pytest.raises(SettingsError, match=r"none\.toml: No such file"):
         token_file.read(tmp_path / "none.toml")
